@@ -53,7 +53,9 @@ type Message struct {
 	Attempts  int
 	NextAt    time.Time // not to be sent before
 	CreatedAt time.Time
-	MessageID int64 // Telegram's, once delivered
+	// MessageID is Telegram's, once delivered. Of a claimed update it is the
+	// target's, as stored at the claim; zero when that was forgotten.
+	MessageID int64
 	// Version counts how often an update was asked for again; settling an older
 	// version leaves the row pending.
 	Version int
@@ -65,7 +67,7 @@ type Message struct {
 type Payload struct {
 	Text   string        `json:"text,omitempty"`   // Telegram HTML; empty when rendered from the alert
 	Silent bool          `json:"silent,omitempty"` // no sound
-	Step   time.Duration `json:"step,omitempty"`   // of a long_open message
+	Step   time.Duration `json:"step,omitempty"`   // of a long_open message, and of an update of one
 	Photo  []byte        `json:"photo,omitempty"`  // PNG
 }
 
@@ -114,6 +116,9 @@ type AlertFacts struct {
 	LastProbeAt   time.Time
 	LastProbe     breaker.Cause
 	ClosedByProbe int // which probe closed it, 0 when none did
+	// NextProbeAt is the earliest time at which a probe may go to one of the
+	// breakers still open; zero when unknown or when none is.
+	NextProbeAt time.Time
 	// TripMessage is Telegram's id of the delivered trip message in the chat
 	// asked for, for a long-open step to reply to; 0 when there is none.
 	TripMessage int64
@@ -146,6 +151,13 @@ type Outbox interface {
 	// ForgetMessage drops the Telegram id of a delivered row, so that nothing
 	// tries to edit it again.
 	ForgetMessage(ctx context.Context, outboxID int64) error
+}
+
+// NextDuer is an Outbox that also knows when its next pending message becomes
+// due, chats in the skip list aside; the zero time when nothing waits. A sender
+// whose outbox lacks it looks again after a second.
+type NextDuer interface {
+	NextDue(ctx context.Context, skip []int64) (time.Time, error)
 }
 
 // Chat is a destination from the configuration.

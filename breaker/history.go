@@ -216,13 +216,14 @@ type Applied struct {
 	Late     bool
 }
 
-// Asked is one answer to an Ask as it goes into the statistics.
+// Asked is how often an ask was answered in one way within a minute.
 type Asked struct {
 	Labels
-	At     time.Time
-	Reason string // granted, probe, or a refusal's reason
+	At     time.Time // of the first
+	Reason string    // granted, probe, or a refusal's reason
 	// Incidents are those whose breakers refused.
 	Incidents []uint64
+	N         int // how many such answers
 }
 
 // The reasons under which an Asked counts grants.
