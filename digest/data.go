@@ -36,8 +36,9 @@ type Refusal struct {
 
 // Data is what a report is made of, as the store reads it.
 type Data struct {
-	// Incidents overlap the window or the one before it; still-open ones have a
-	// zero ClosedAt. Oldest first.
+	// Incidents overlap the window or the one before it, its beginning included:
+	// opened before the window's end, and closed at or after the beginning of the
+	// one before, or still open with a zero ClosedAt. In any order.
 	Incidents []breaker.Incident
 	Counts    []Count
 	Refusals  []Refusal
@@ -74,14 +75,16 @@ type Issue struct {
 	Day         string // the local date on which it is due, 2006-01-02
 	Window      Window
 	Due         time.Time
-	Text        string // Telegram HTML
+	// Text is Telegram HTML. Empty means that there is nothing to send: the row
+	// is stored all the same, without a message, so that the day is done.
+	Text string
 }
 
 // Ledger remembers which digests exist.
 type Ledger interface {
 	// Has tells whether this digest was stored already.
 	Has(ctx context.Context, destination, edition, day string) (bool, error)
-	// Store inserts the digest's row and its outbox message in one transaction;
-	// false means that it existed already.
+	// Store inserts the digest's row and, unless its text is empty, its silent
+	// outbox message in one transaction; false means that it existed already.
 	Store(ctx context.Context, now time.Time, issue Issue) (bool, error)
 }

@@ -1,0 +1,306 @@
+package ingest
+
+import (
+	"strings"
+
+	"breakerbot/breaker"
+)
+
+// A signal is one row of the table that turns what an agent saw into a cause.
+// All conditions that a row states must hold; within one list any entry will
+// do. A row without conditions matches everything.
+type signal struct {
+	status   statuses // zero: any status, and none
+	codes    []string // error_type, error_code, or the same out of the error's body; lower case
+	texts    []string // phrases in the error text; see phrase
+	phases   []string
+	finishes []string // finish_reason, lower case
+	when     func(*seen) bool
+	cause    breaker.Cause
+}
+
+// statuses is a condition on the HTTP status: exact ones, a range, or none at
+// all. The zero value holds for everything.
+type statuses struct {
+	exact    []int
+	from, to int  // inclusive
+	none     bool // holds when no status came
+}
+
+func on(exact ...int) statuses           { return statuses{exact: exact} }
+func between(from, to int) statuses      { return statuses{from: from, to: to} }
+func (s statuses) orNone() statuses      { s.none = true; return s }
+func (s statuses) and(e ...int) statuses { s.exact = append(s.exact, e...); return s }
+
+// unanswered holds for calls without a status or with a 2xx: only then do
+// transport words in an error text speak of this call and not of one that a
+// gateway made.
+var unanswered = between(200, 299).orNone()
+
+// failed holds for error statuses and for none.
+var failed = between(400, 599).orNone()
+
+// The phrases of a row match on word boundaries, so that "eof" is not found in
+// "geoffrey" and "balance" would not be in "balancer"; a * at either end opens
+// that side. Everything is lower case.
+
+// signals is the whole table, first match wins. The order is: cancelled, error
+// codes with their status, known messages, status, phase, what a 200 holds. An
+// error inside a 200 goes through the same rows with the status it states.
+var signals = []signal{
+	// Cancelled: the caller hung up; nobody is to blame.
+	{status: on(499), cause: breaker.Cancelled},
+	{codes: []string{"err_canceled", "aborterror", "cancelled", "canceled", "cancellederror", "asyncio.cancellederror", "asyncio.exceptions.cancellederror",
+		"apiuseraborterror", "request_cancelled", "request_canceled", "client_cancelled", "context.canceled"}, when: noTimeoutWords, cause: breaker.Cancelled},
+	{texts: []string{"context canceled", "context cancelled", "request canceled", "request cancelled", "operation was canceled", "operation was cancelled",
+		"operation was aborted", "request was aborted", "aborted by the user", "aborted by user", "user aborted a request", "cancelled by user", "canceled by user",
+		"client disconnected", "client closed request", "client closed the connection", "client hung up", "client hang-up", "client has gone away",
+		"cancellederror", "canceledexception", "cancelled by client", "canceled by client", "code = canceled"}, when: noTimeoutWords, cause: breaker.Cancelled},
+
+	// Too long, whatever the status: several servers call it a server error.
+	{codes: []string{"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "contextwindowexceedederror", "string_above_max_length", "input_too_long"}, cause: breaker.ContextOverflow},
+	{texts: []string{"context length", "context window", "context size", "prompt is too long", "context_length_exceeded", "exceed_context_size_error", "maximum context",
+		"input is too long for requested model", "prompt too long", "input token count exceeds", "exceeds the maximum number of tokens", "contextwindowexceedederror",
+		"inputs tokens + max_new_tokens", "`inputs` tokens + `max_new_tokens`", "too many input tokens"}, when: notLoadingModel, cause: breaker.ContextOverflow},
+
+	// The account's money. A short wait beside it means that it is a rate.
+	{status: on(402).orNone(), texts: []string{"fewer max_tokens", "can only afford"}, cause: breaker.Unaffordable},
+	{codes: []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "1113"},
+		status: failed, when: isRate, cause: breaker.RateLimited},
+	{codes: []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "1113"},
+		status: failed, cause: breaker.Quota},
+	{texts: []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}, status: failed, when: isRate, cause: breaker.RateLimited},
+	{texts: []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}, status: failed, cause: breaker.Quota},
+	{texts: []string{"exceeded your current quota", "insufficient quota", "insufficient balance", "out of credits", "insufficient credits", "spend limit", "spending limit", "billing hard limit",
+		"specified api usage limits", "monthly usage limit"}, status: on(400, 403, 429).orNone(), when: isRate, cause: breaker.RateLimited},
+	{texts: []string{"exceeded your current quota", "insufficient quota", "insufficient balance", "out of credits", "insufficient credits", "spend limit", "spending limit", "billing hard limit",
+		"specified api usage limits", "monthly usage limit"}, status: on(400, 403, 429).orNone(), cause: breaker.Quota},
+	{status: on(402), when: isRate, cause: breaker.RateLimited},
+	{status: on(402), cause: breaker.Quota},
+
+	// What the content says against being answered.
+	{status: on(400, 403, 422).orNone(), codes: []string{"content_filter", "content_policy_violation", "contentpolicyviolationerror", "responsibleaipolicyviolation", "content_blocked", "prompt_blocked",
+		"invalid_prompt", "data_inspection_failed", "prohibited_content"}, cause: breaker.ContentBlocked},
+	{status: on(400, 403, 422).orNone(), texts: []string{"content_filter", "content management policy", "content filtering policy", "response was filtered", "prompt was filtered", "safety system", "contentpolicyviolationerror", "content_policy_violation",
+		"usage policy", "flagged as potentially violating"}, cause: breaker.ContentBlocked},
+
+	// Full queues and overload: capacity, not breakage.
+	{status: on(429), codes: []string{"overloaded"}, cause: breaker.QueueFull},
+	{status: on(429), when: localMoment, cause: breaker.QueueFull},
+	{status: on(503, 500, 429).orNone(), texts: []string{"maximum pending requests", "server busy, please try again", "queue is full", "queue full", "queue_full", "too many queued requests"}, cause: breaker.QueueFull},
+	{status: on(529), cause: breaker.Overloaded},
+	{status: failed, codes: []string{"overloaded_error", "overloadederror", "server_is_overloaded", "1305", "engine_overloaded", "engine_overloaded_error", "modelnotreadyexception"}, cause: breaker.Overloaded},
+	{status: on(503).orNone(), codes: []string{"overloaded", "unavailable"}, cause: breaker.Overloaded},
+	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "server is overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded"}, cause: breaker.Overloaded},
+	{status: on(503).orNone(), when: saysUnavailable, cause: breaker.Overloaded},
+
+	// A model on its way into memory.
+	{status: on(503).orNone(), texts: []string{"loading model", "model is loading", "is currently loading", "still loading", "process is not ready", "model not ready"}, cause: breaker.Loading},
+
+	// The runner behind a 500. It says "timed out" of its own start, not of us.
+	{status: between(500, 599).orNone(), texts: []string{"runner has unexpectedly stopped", "process has terminated", "requires more system memory", "process no longer running", "cuda out of memory", "outofmemoryerror",
+		"cuda error", "enginedeaderror", "engine dead", "enginecore encountered an issue"}, cause: breaker.Crashed},
+	{status: between(500, 599).orNone(), when: startTimedOut, cause: breaker.ServerError},
+
+	// Models that are not there, or not any more.
+	{status: on(404), texts: []string{"no running instances"}, cause: breaker.Unavailable},
+	{status: on(400, 404).orNone(), codes: []string{"model_not_found", "model_not_supported", "model_not_available", "not_found_error", "deploymentnotfound", "modelnotfounderror", "model_decommissioned"}, cause: breaker.ModelMissing},
+	{status: on(400, 404).orNone(), when: saysModelMissing, cause: breaker.ModelMissing},
+
+	// Keys, by code: some answer 400 for a bad one.
+	{status: on(400, 401).orNone(), codes: []string{"invalid_api_key", "api_key_invalid", "authentication_error", "authenticationerror", "unauthenticated", "invalid_authentication", "unauthorized", "unauthorizedexception",
+		"unrecognizedclientexception", "expiredtokenexception"}, cause: breaker.Auth},
+	{status: on(400).orNone(), texts: []string{"invalid api key", "incorrect api key", "api key not valid", "api_key_invalid", "invalid x-api-key", "authenticationerror", "no api key provided", "401 unauthorized"}, cause: breaker.Auth},
+	{status: on(403).orNone(), codes: []string{"permission_error", "permission_denied", "permissiondeniederror", "forbidden", "accessdeniedexception", "unsupported_country_region_territory"}, cause: breaker.Forbidden},
+	{status: statuses{none: true}, texts: []string{"403 forbidden", "permissiondeniederror", "permission denied for model"}, cause: breaker.Forbidden},
+
+	// Rates, by code and word where no status came.
+	{status: on(429).orNone(), codes: []string{"rate_limit_exceeded", "rate_limit_error", "ratelimiterror", "resource_exhausted", "too_many_requests", "throttlingexception", "throttling", "slow_down", "1302", "429"}, cause: breaker.RateLimited},
+	{status: statuses{none: true}, texts: []string{"too many requests", "rate limit", "rate-limit", "rate_limit_exceeded", "rate_limit_error", "ratelimiterror", "ratelimit", "resource_exhausted", "throttled", "throttlingexception"}, cause: breaker.RateLimited},
+
+	// Other codes where no status came: exception classes and error types.
+	{status: on(413).orNone(), codes: []string{"request_too_large", "payload_too_large", "request_entity_too_large"}, cause: breaker.TooLarge},
+	{status: statuses{none: true}, texts: []string{"request_too_large", "payload too large", "request entity too large", "content too large"}, cause: breaker.TooLarge},
+	{status: statuses{none: true}, codes: []string{"invalid_request_error", "badrequesterror", "invalid_argument", "unprocessableentityerror", "validation", "validation_error", "bad_request", "validationexception", "notfounderror"}, cause: breaker.BadRequest},
+	{status: statuses{none: true}, codes: []string{"bad_gateway", "badgatewayerror"}, cause: breaker.BadGateway},
+	{status: statuses{none: true}, codes: []string{"gateway_timeout", "deadline_exceeded", "request_timeout"}, cause: breaker.GatewayTimeout},
+	{status: statuses{none: true}, codes: []string{"service_unavailable", "serviceunavailableerror", "service_unavailable_error", "serviceunavailableexception", "unavailable_error"}, cause: breaker.Unavailable},
+	{status: statuses{none: true}, codes: []string{"server_error", "api_error", "internalservererror", "internal_server_error", "internal_error", "internal", "generation", "incomplete_generation", "internalserverexception", "modelerrorexception"}, cause: breaker.ServerError},
+	{status: statuses{none: true}, texts: []string{"bad gateway"}, cause: breaker.BadGateway},
+	{status: statuses{none: true}, texts: []string{"gateway timeout", "gateway time-out"}, cause: breaker.GatewayTimeout},
+	{status: statuses{none: true}, texts: []string{"service unavailable", "service temporarily unavailable", "serviceunavailableerror"}, cause: breaker.Unavailable},
+	{status: statuses{none: true}, texts: []string{"internal server error", "internalservererror"}, cause: breaker.ServerError},
+
+	// Transport, by the words of the operating system and the HTTP clients.
+	{status: unanswered, codes: []string{"emfile", "enfile", "eaddrnotavail", "enobufs"}, cause: breaker.CallerOffline},
+	{status: unanswered, texts: []string{"too many open files", "cannot assign requested address", "can't assign requested address", "no buffer space available", "eaddrnotavail", "emfile"}, cause: breaker.CallerOffline},
+	{status: unanswered, codes: []string{"enotfound", "eai_again", "eai_noname", "gaierror", "socket.gaierror", "nameresolutionerror", "dns_error"}, cause: breaker.Unreachable},
+	{status: unanswered, texts: []string{"no such host", "name or service not known", "name resolution", "nodename nor servname", "enotfound", "eai_again", "could not resolve", "couldn't resolve", "failed to resolve", "nameresolutionerror",
+		"server misbehaving", "failed to lookup address", "name does not resolve", "no address associated with hostname", "dns error", "dial tcp: lookup", "getaddrinfo failed", "cannot resolve", "name not resolved", "err_name_not_resolved"}, cause: breaker.Unreachable},
+	{status: unanswered, codes: []string{"econnrefused", "connectionrefusederror"}, cause: breaker.Refused},
+	{status: unanswered, texts: []string{"connection refused", "econnrefused", "actively refused", "connectionrefusederror", "connect call failed", "errno 111", "errno 61", "winerror 10061", "couldn't connect to server", "could not connect to server", "err_connection_refused"}, cause: breaker.Refused},
+	{status: unanswered, codes: []string{"ehostunreach", "enetunreach", "ehostdown", "enetdown"}, cause: breaker.Unreachable},
+	{status: unanswered, texts: []string{"no route to host", "host is unreachable", "host unreachable", "network is unreachable", "network unreachable", "ehostunreach", "enetunreach", "host is down", "ehostdown", "no route", "network is down",
+		"unreachable host", "unreachable network", "err_internet_disconnected", "err_address_unreachable"}, cause: breaker.Unreachable},
+	{status: unanswered, codes: []string{"cert_has_expired", "depth_zero_self_signed_cert", "self_signed_cert_in_chain", "unable_to_verify_leaf_signature", "unable_to_get_issuer_cert_locally", "err_tls_cert_altname_invalid", "sslerror", "ssl.sslerror",
+		"sslcertverificationerror", "ssl.sslcertverificationerror", "clientconnectorsslerror", "clientconnectorcertificateerror", "eproto", "err_ssl_wrong_version_number"}, cause: breaker.TLS},
+	{status: unanswered, texts: []string{"x509", "certificate", "certificate_verify_failed", "tls handshake", "ssl handshake", "handshake failure", "handshake failed", "handshake error", "sslerror", "sslcertverificationerror", "ssl routines", "tls:", "ssl:", "wrong version number",
+		"self-signed", "self signed", "does not look like a tls", "err_cert_*", "err_ssl_*", "ssl connect error", "[ssl"}, cause: breaker.TLS},
+	{status: unanswered, codes: []string{"und_err_connect_timeout", "connecttimeout", "httpx.connecttimeout", "requests.exceptions.connecttimeout", "connecttimeouterror", "connectiontimeouterror", "err_connection_timed_out", "pooltimeout"}, cause: breaker.ConnectTimeout},
+	{status: unanswered, when: connectTimedOut, cause: breaker.ConnectTimeout},
+	{status: unanswered, codes: []string{"und_err_body_timeout", "stream_idle_timeout", "idle_timeout"}, cause: breaker.Stalled},
+	{status: unanswered, texts: []string{"body timeout", "idle timeout", "idle time-out", "stream idle", "stalled", "no data received for", "no chunk for", "no chunks for", "chunk timeout", "inter-chunk", "no tokens for", "no token for", "gap between chunks"}, cause: breaker.Stalled},
+	{status: unanswered, when: timedOutIn("dns"), cause: breaker.Unreachable},
+	{status: unanswered, when: timedOutIn("connect"), cause: breaker.ConnectTimeout},
+	{status: unanswered, when: timedOutIn("tls"), cause: breaker.TLS},
+	{status: unanswered, when: timedOutInStream, cause: breaker.Stalled},
+	{status: unanswered, when: timedOut, cause: breaker.Timeout},
+	{status: unanswered, texts: []string{"incomplete chunked read", "incompleteread", "incomplete read", "without sending complete message body", "ended prematurely", "premature close", "premature end", "err_stream_premature_close", "outstanding read data", "body closed before",
+		"transferencodingerror", "transfer encoding error", "contentlengtherror", "response payload is not completed", "stream ended without", "stream closed before", "missing finish_reason", "without finish_reason", "stream disconnected before completion", "stream truncated"}, cause: breaker.Truncated},
+	{status: unanswered, when: cutAfterFirstByte, cause: breaker.Truncated},
+	{status: unanswered, when: cut, cause: breaker.Reset},
+	{status: unanswered, codes: []string{"apiconnectionerror", "connecterror", "httpx.connecterror", "connectionerror", "requests.exceptions.connectionerror", "clientconnectorerror", "newconnectionerror", "maxretryerror"}, when: noPhase, cause: breaker.Unreachable},
+	{status: unanswered, texts: []string{"all connection attempts failed", "connection error", "cannot connect to host", "failed to connect", "could not connect", "failed to establish a new connection", "apiconnectionerror", "unable to connect"}, when: noPhase, cause: breaker.Unreachable},
+
+	// Status alone.
+	{status: on(401), cause: breaker.Auth},
+	{status: on(403), cause: breaker.Forbidden},
+	{status: on(408, 504, 524), cause: breaker.GatewayTimeout},
+	{status: on(413), cause: breaker.TooLarge},
+	{status: on(424), cause: breaker.ServerError},
+	{status: on(429), cause: breaker.RateLimited},
+	{status: on(502, 525, 526).and(520, 521, 522, 523), cause: breaker.BadGateway},
+	{status: on(503), cause: breaker.Unavailable},
+	{status: between(500, 599), cause: breaker.ServerError},
+	{status: between(300, 499), cause: breaker.BadRequest},
+
+	// An error that nothing above knows, inside a 200.
+	{when: errorInside200, cause: breaker.ServerError},
+
+	// Phase alone: the call ended there, and nobody says how.
+	{status: statuses{none: true}, phases: []string{"dns", "connect"}, cause: breaker.Unreachable},
+	{status: statuses{none: true}, phases: []string{"tls"}, cause: breaker.TLS},
+	{status: statuses{none: true}, phases: []string{"request", "headers"}, when: ranOutOfTime, cause: breaker.Timeout},
+	{status: statuses{none: true}, phases: []string{"request", "headers"}, cause: breaker.Reset},
+	{status: statuses{none: true}, phases: []string{"stream"}, when: ranOutOfTime, cause: breaker.Timeout},
+	{status: statuses{none: true}, phases: []string{"stream"}, when: unfinished, cause: breaker.Truncated},
+	{status: statuses{none: true}, when: hasError, cause: breaker.Unknown},
+
+	// What a 200 holds.
+	{status: unanswered, finishes: []string{"content_filter", "refusal", "content_filtered", "safety", "prohibited_content", "blocklist", "spii", "recitation", "guardrail_intervened"}, cause: breaker.ContentBlocked},
+	{status: unanswered, finishes: []string{"error", "failed"}, cause: breaker.ServerError},
+	{status: unanswered, finishes: []string{"model_context_window_exceeded"}, when: noAnswer, cause: breaker.ContextOverflow},
+	{status: unanswered, when: streamCut, cause: breaker.Truncated},
+	{status: unanswered, finishes: []string{"length", "max_tokens", "max_output_tokens"}, when: onlyReasoning, cause: breaker.BadRequest},
+	{status: unanswered, when: noAnswer, cause: breaker.Empty},
+	{status: between(200, 299), cause: breaker.OK},
+	{status: statuses{none: true}, when: (*seen).sawAnything, cause: breaker.OK},
+
+	// Nothing at all is known.
+	{cause: breaker.Unknown},
+}
+
+// timeoutWords are the ways in which clients say that their time ran out.
+var timeoutWords = phrases("*timeout", "*timeouterror", "*timeoutexception", "*timeouted", "timed out", "timed-out", "deadline exceeded", "deadline_exceeded", "etimedout", "esockettimedout", "time-out", "time out", "timeout:", "aborted due to timeout")
+
+var timeoutCodes = words("timeout", "timeouterror", "etimedout", "esockettimedout", "readtimeout", "httpx.readtimeout", "requests.exceptions.readtimeout", "readtimeouterror", "apitimeouterror", "asyncio.timeouterror", "timeoutexception", "sockettimeout",
+	"socket.timeout", "und_err_headers_timeout", "econnaborted", "deadline_exceeded", "context.deadlineexceeded", "litellm.timeout", "writetimeout", "httpx.writetimeout", "servertimeouterror")
+
+var connectTimeoutWords = phrases("connect timeout", "connection timeout", "connecttimeout", "connecttimeouterror", "connect timed out", "connect: connection timed out", "connect: operation timed out", "timed out connecting", "connect etimedout", "connecttimeoutexception",
+	"timeout while connecting", "timed out while connecting", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party")
+
+var cutWords = phrases("connection reset", "econnreset", "reset by peer", "socket hang up", "broken pipe", "epipe", "eof", "remote end closed connection", "server disconnected", "connection aborted", "connection closed", "connection was closed", "connection was forcibly closed",
+	"forcibly closed", "other side closed", "goaway", "remoteprotocolerror", "empty reply from server", "stream reset", "stream error", "connection lost", "connectionreseterror", "incomplete envelope", "serverdisconnectederror", "closed by the remote host", "server closed idle connection",
+	"server closed the connection", "err_connection_reset", "err_empty_response", "use of closed network connection", "remotedisconnected", "terminated")
+
+var cutCodes = words("econnreset", "epipe", "und_err_socket", "connectionreseterror", "brokenpipeerror", "remoteprotocolerror", "httpx.remoteprotocolerror", "readerror", "httpx.readerror", "serverdisconnectederror", "remotedisconnected", "connectionabortederror", "chunkedencodingerror",
+	"clientpayloaderror", "incompleteread", "err_stream_premature_close")
+
+var rateWords = phrases("per minute", "per-minute", "*perminute*", "per min", "per second", "per-second", "*persecond*", "concurrent", "concurrency", "requests/min", "tokens/min", "rpm", "tpm")
+
+func noTimeoutWords(s *seen) bool  { return !timeoutWords.in(s.text) && !s.hasCode(timeoutCodes) }
+func notLoadingModel(s *seen) bool { return !strings.Contains(s.text, "loading model") }
+func hasError(s *seen) bool        { return s.text != "" || len(s.codes) > 0 }
+func errorInside200(s *seen) bool  { return s.inside && hasError(s) }
+func noPhase(s *seen) bool         { return s.Phase == "" || s.Phase == "dns" || s.Phase == "connect" }
+
+// isRate tells whether a body that speaks of quota means a rate all the same:
+// it gives a wait under an hour, or names requests per minute or at a time.
+func isRate(s *seen) bool {
+	return s.retryAfterSet && s.retryAfter < quotaWait || rateWords.in(s.text) || rateWords.in(s.codeText)
+}
+
+// localMoment is a local server's way to say that its one slot is taken.
+func localMoment(s *seen) bool {
+	return s.local && s.retryAfterSet && s.retryAfter <= queueWait
+}
+
+// saysUnavailable looks for the status word of Google's APIs, which is upper
+// case; "Service Unavailable" is every server's reason phrase.
+func saysUnavailable(s *seen) bool {
+	rest := s.rawText
+	for {
+		i := strings.Index(rest, "UNAVAILABLE")
+		if i < 0 {
+			return false
+		}
+		before := strings.TrimRight(rest[:i], " _")
+		rest = rest[i+len("UNAVAILABLE"):]
+		if !strings.HasSuffix(before, "SERVICE") && !strings.HasSuffix(before, "TEMPORARILY") && !strings.HasPrefix(rest, "_") {
+			return true
+		}
+	}
+}
+
+var startTimeoutWords = phrases("timed out waiting for", "timeout waiting for")
+
+func startTimedOut(s *seen) bool {
+	return startTimeoutWords.in(s.text) && strings.Contains(s.text, "to start")
+}
+
+// A model that does not support something is there: its words are not here.
+var missingWords = phrases("not found", "does not exist", "no such model", "try pulling", "unknown model", "has been deprecated", "could not be found", "no longer available", "decommissioned", "is not a valid model")
+
+// saysModelMissing needs a model in the text: a bare "not found" is a wrong path.
+func saysModelMissing(s *seen) bool {
+	return strings.Contains(s.text, "model") && missingWords.in(s.text) || strings.Contains(s.text, "deployment for this resource does not exist")
+}
+
+func connectTimedOut(s *seen) bool {
+	return connectTimeoutWords.in(s.text) && !strings.Contains(s.text, "read tcp") && s.Phase != "stream" && s.Phase != "headers" ||
+		strings.Contains(s.text, "dial tcp") && timeoutWords.in(s.text)
+}
+
+func timedOut(s *seen) bool { return timeoutWords.in(s.text) || s.hasCode(timeoutCodes) }
+
+func timedOutIn(phase string) func(*seen) bool {
+	return func(s *seen) bool { return s.Phase == phase && timedOut(s) }
+}
+
+// timedOutInStream is a gap between chunks: the answer had begun, and the
+// caller's whole time was not used up.
+func timedOutInStream(s *seen) bool { return s.begun() && timedOut(s) && !ranOutOfTime(s) }
+
+func ranOutOfTime(s *seen) bool { return s.Timeout > 0 && s.Duration >= s.Timeout }
+
+func cut(s *seen) bool { return cutWords.in(s.text) || s.hasCode(cutCodes) }
+
+func cutAfterFirstByte(s *seen) bool { return s.begun() && cut(s) }
+
+func unfinished(s *seen) bool { return s.FinishReason == "" && !s.StreamDone }
+
+// streamCut needs neither a finish reason nor an end marker: one is enough.
+func streamCut(s *seen) bool {
+	return (s.Stream || s.Phase == "stream") && unfinished(s) && (s.status != 0 || s.sawAnything())
+}
+
+// onlyReasoning tells that the budget went into thoughts and nothing was said.
+func onlyReasoning(s *seen) bool {
+	return s.ReasoningTokens > 0 && (s.outputTokensSet && s.OutputTokens <= s.ReasoningTokens || s.textKnown() && s.textEmpty()) && !s.hasText()
+}
+
+// noAnswer tells that there is neither text nor a tool call, as far as the
+// agent says: where it says nothing of either, there is nothing to miss.
+func noAnswer(s *seen) bool {
+	return s.expectsText() && s.textKnown() && s.textEmpty() && !s.calledTool()
+}

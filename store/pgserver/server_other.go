@@ -1,0 +1,22 @@
+//go:build !unix
+
+package pgserver
+
+import (
+	"context"
+	"errors"
+)
+
+// Server is a running PostgreSQL. There is none on this system.
+type Server struct{}
+
+// Start refuses: without unix sockets there is no private way in.
+func Start(context.Context, Options) (*Server, error) {
+	return nil, errors.New("start the built-in PostgreSQL: it needs a Unix system; set DATABASE_URL, or use `docker compose up`")
+}
+
+// URL is empty.
+func (*Server) URL() string { return "" }
+
+// Stop does nothing.
+func (*Server) Stop(context.Context) error { return nil }
