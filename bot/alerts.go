@@ -212,7 +212,7 @@ func (a *Alerts) trip(p *Plan, t breaker.Transition) {
 func (a *Alerts) takes(al *alert, at time.Time, level Level) bool {
 	waiting := at.Before(al.due)
 	if level == LevelSound && !al.loud {
-		return waiting && a.now.Add(joinMargin).Before(al.due)
+		return waiting && a.now.Add(min(joinMargin, a.cfg.GroupWait/4)).Before(al.due)
 	}
 	return waiting || len(al.open) > 0
 }

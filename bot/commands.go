@@ -44,10 +44,10 @@ type Engine interface {
 
 var _ Engine = (*breaker.Engine)(nil)
 
-// History reads what has happened, newest first, a page at a time.
+// History reads what has happened, newest first.
 type History interface {
 	Incidents(ctx context.Context, f breaker.Filter) (page []breaker.Incident, next string, err error)
-	Transitions(ctx context.Context, f breaker.Filter) (page []breaker.Transition, next string, err error)
+	BreakerTransitions(ctx context.Context, name string, limit int) ([]breaker.Transition, error)
 }
 
 // CommandsConfig is what answering commands takes.
@@ -620,7 +620,7 @@ func (c *Commands) explain(ctx context.Context, now time.Time, t target) (string
 		if len(t.facts.Incidents) == 1 {
 			inc := t.facts.Incidents[0]
 			text += "\n" + strings.Join(c.words.why(inc), "\n")
-			history, err := c.history(ctx, now, inc.Breaker, inc.Labels)
+			history, err := c.history(ctx, now, inc.Breaker)
 			return text + history, err
 		}
 		return text, nil
@@ -656,7 +656,7 @@ func (c *Commands) explainOne(ctx context.Context, now time.Time, v breaker.View
 	if v.Override != nil && v.Override.Reason != "" {
 		rows = append(rows, "reason: "+Escape(v.Override.Reason))
 	}
-	history, err := c.history(ctx, now, v.Name, v.Labels)
+	history, err := c.history(ctx, now, v.Name)
 	return strings.Join(rows, "\n") + history, err
 }
 
@@ -675,16 +675,13 @@ func (c *Commands) last(f *breaker.LastFailure, now time.Time) string {
 }
 
 // history lists a breaker's latest transitions.
-func (c *Commands) history(ctx context.Context, now time.Time, name string, l breaker.Labels) (string, error) {
-	list, _, err := c.cfg.History.Transitions(ctx, breaker.Filter{Machine: l.Machine, Model: l.Model, Limit: 100})
+func (c *Commands) history(ctx context.Context, now time.Time, name string) (string, error) {
+	list, err := c.cfg.History.BreakerTransitions(ctx, name, 6)
 	if err != nil {
 		return "", fmt.Errorf("read transitions of %s: %w", name, err)
 	}
 	var rows []string
 	for _, t := range list {
-		if t.Breaker != name || len(rows) == 6 {
-			continue
-		}
 		row := fmt.Sprintf("%s %s → %s: %s", c.words.at(t.At, now), t.From, t.To, Escape(t.Reason))
 		switch {
 		case t.Detail != "":

@@ -120,7 +120,7 @@ func (a *answers) add(ended instant, took time.Duration) {
 	if m.index > i {
 		return // older than anything that is kept
 	}
-	if m.index < i {
+	if m.index < i || m.n == 0 {
 		*m = answerMinute{index: i, fastest: took}
 	}
 	m.n++

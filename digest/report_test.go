@@ -255,18 +255,24 @@ func TestRanking(t *testing.T) {
 	}
 }
 
+// TestWilsonLow holds the bound against the equation that defines it: the
+// smallest rate p from which what was seen is z standard errors, √(p(1−p)/n),
+// away.
 func TestWilsonLow(t *testing.T) {
 	t.Parallel()
-	// Values of R's binom::binom.confint(x, n, methods = "wilson").
-	for _, tt := range []struct {
-		failed, n int64
-		want      float64
-	}{
-		{0, 0, 0}, {0, 20, 0}, {1, 20, 0.008881}, {10, 20, 0.299298}, {20, 20, 0.838875}, {200, 1000, 0.176368}, {2, 3, 0.207660},
-	} {
-		if got := wilsonLow(tt.failed, tt.n); math.Abs(got-tt.want) > 1e-5 {
-			t.Errorf("wilsonLow(%d, %d) = %f, want %f", tt.failed, tt.n, got, tt.want)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(1, 1_000_000).Draw(t, "n")
+		failed := rapid.Int64Range(0, n).Draw(t, "failed")
+		low, seen := wilsonLow(failed, n), float64(failed)/float64(n)
+		if low > seen || low < 0 || failed == 0 && low != 0 {
+			t.Fatalf("wilsonLow(%d, %d) = %v", failed, n, low)
 		}
+		if away := 1.959963984540054 * math.Sqrt(low*(1-low)/float64(n)); failed > 0 && math.Abs(seen-low-away) > 1e-9 {
+			t.Fatalf("wilsonLow(%d, %d) = %v is %v below what was seen, not %v", failed, n, low, seen-low, away)
+		}
+	})
+	if got := wilsonLow(10, 20); math.Abs(got-0.299298) > 1e-6 {
+		t.Errorf("wilsonLow(10, 20) = %f", got)
 	}
 }
 

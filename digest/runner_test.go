@@ -86,14 +86,14 @@ func runner(t testing.TB, m *memory, log *strings.Builder) *Runner {
 	return r
 }
 
-// TestTickOncePerDay ticks each minute through a year with both clock changes.
+// TestTickOncePerDay ticks its way through a year with both clock changes.
 func TestTickOncePerDay(t *testing.T) {
 	t.Parallel()
 	m := newMemory(Data{HistoryFrom: moment(t, "2025-12-31T12:00:00+01:00")})
 	r := runner(t, m, nil)
 	r.Schedule = mustSchedule(t, "30 2 * * *")
 	now, end := moment(t, "2026-01-01T00:00:00+01:00"), moment(t, "2027-01-01T00:00:00+01:00")
-	for ; now.Before(end); now = now.Add(7 * time.Minute) {
+	for ; now.Before(end); now = now.Add(20 * time.Minute) {
 		if err := r.Tick(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}

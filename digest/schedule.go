@@ -168,13 +168,26 @@ func (s Schedule) Window(now time.Time, loc *time.Location) (w Window, day strin
 }
 
 // Before is the window that a digest's window is compared with: as many local
-// days, up to its beginning. For a digest of each day it is the window of the
-// digest before; Monday's digest of the working days, which spans the weekend,
-// is compared with the three days before Friday's.
+// days, up to its beginning; a date that the zone left out is none. For a digest
+// of each day it is the window of the digest before; Monday's digest of the
+// working days, which spans the weekend, is compared with the three days before
+// Friday's.
 func (s Schedule) Before(w Window, loc *time.Location) Window {
-	from := date(w.From.In(loc))
-	days := int(date(w.To.In(loc)).Sub(from) / (24 * time.Hour))
-	return Window{From: daysBefore(from, max(days, 1), s.hour, s.minute, 0, loc), To: w.From}
+	from, days := date(w.From.In(loc)), 0
+	for d := date(w.To.In(loc)); d.After(from); d = d.AddDate(0, 0, -1) {
+		if _, ok := onClock(d.Year(), d.Month(), d.Day(), s.hour, s.minute, 0, loc); ok {
+			days++
+		}
+	}
+	before := Window{From: w.From, To: w.From}
+	for d := from; days > 0; {
+		d = d.AddDate(0, 0, -1)
+		if at, ok := onClock(d.Year(), d.Month(), d.Day(), s.hour, s.minute, 0, loc); ok {
+			before.From = at
+			days--
+		}
+	}
+	return before
 }
 
 // daysBefore is the moment at which the wall clock shows a time of day, so many

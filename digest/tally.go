@@ -399,10 +399,12 @@ func (t *tally) takeCounts(counts []Count) {
 		case faultTarget, faultAccount:
 			t.sum.Failed += c.Calls
 			t.sum.WaitingSpent += Millis(c.Duration)
-			// A set, so that a call without a model or machine counts once for each.
-			for key := range map[target]bool{{c.Machine, c.Model}: true, {c.Machine, ""}: true, {}: true} {
-				sum := t.waits[key]
-				t.waits[key] = wait{sum.calls + c.Calls, sum.spent + c.Duration}
+			t.addWait(target{}, c)
+			if c.Machine != "" {
+				t.addWait(target{c.Machine, ""}, c)
+			}
+			if c.Model != "" {
+				t.addWait(target{c.Machine, c.Model}, c)
 			}
 		case faultCaller:
 			t.sum.CallerFaults += c.Calls
@@ -420,6 +422,11 @@ func (t *tally) takeCounts(counts []Count) {
 			at(t.byAccount, account).add(c, f, faultAccount)
 		}
 	}
+}
+
+func (t *tally) addWait(key target, c Count) {
+	sum := t.waits[key]
+	t.waits[key] = wait{sum.calls + c.Calls, sum.spent + c.Duration}
 }
 
 // takeRefusals comes after takeCounts, whose failed calls say what a refused one

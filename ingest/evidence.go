@@ -29,9 +29,9 @@ type secret struct {
 // surroundings come before the bare ones.
 var secrets = []secret{
 	{"://", regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#"'<>]*@`), "${1}" + redacted + "@"},
+	{"authorization", regexp.MustCompile(`(?i)\b(authorization["']?\s*[:=]\s*["']?(?:(?:bearer|basic|token)\s+)?)[^\s"',;<>\[]+`), "${1}" + redacted},
 	{"bearer", regexp.MustCompile(`(?i)\b(bearer)([ \t]+|%20|\+)["']?[^\s"',;<>]+`), "${1} " + redacted},
 	{"basic", regexp.MustCompile(`(?i)\b(basic)[ \t]+[A-Za-z0-9+/_=-]{8,}`), "${1} " + redacted},
-	{"authorization", regexp.MustCompile(`(?i)\b(authorization["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"',;<>\[]+`), "${1}" + redacted},
 	{"", regexp.MustCompile(`(?i)((?:[a-z0-9_-]*(?:api[_-]?key|access[_-]?key|secret|passw(?:or)?d|pwd|auth[_-]?token|access[_-]?token|refresh[_-]?token|session[_-]?token|signature)|[?&](?:key|token|sig|auth|code))["']?\s*[:=]\s*["']?)[^\s"'&,;<>\[\]{}]+`), "${1}" + redacted},
 	{":", regexp.MustCompile(`(^|[^0-9])[0-9]{5,}(?::|%3[Aa])[A-Za-z0-9_-]{35,}`), "${1}" + redacted},
 	{"sk-", regexp.MustCompile(`\b[a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,}`), redacted},

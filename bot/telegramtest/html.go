@@ -249,3 +249,13 @@ func decodeEntity(s string) (r rune, n int) {
 	}
 	return 0, 0
 }
+
+// Parse reads Telegram HTML as the server does: the text that a reader sees and
+// its formatting, or the error that the server would answer.
+func Parse(source string) (text string, entities []Entity, err error) {
+	text, entities, bad := parseHTML(source, false)
+	if bad != nil {
+		return "", nil, bad
+	}
+	return text, entities, nil
+}

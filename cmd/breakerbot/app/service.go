@@ -1,0 +1,259 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"breakerbot/bot"
+	"breakerbot/breaker"
+	"breakerbot/digest"
+	"breakerbot/ingest"
+	"breakerbot/store"
+)
+
+// service is everything that serve runs, put together: the engine between HTTP
+// and the journal, the alert policy inside the journal, and behind it the
+// outbox with its sender, the commands and the digests. demo puts the same
+// together and moves it by hand on a clock of its own.
+type service struct {
+	cfg Config
+	log *slog.Logger
+	now func() time.Time
+
+	registry *prometheus.Registry
+	http     *ingest.Server
+	telegram *bot.Telegram // nil: messages are printed
+	print    *bot.Terminal // nil: there is a token
+
+	// Set once the state is restored; mu guards them until then.
+	mu      sync.Mutex
+	starts  error // why there is no state yet
+	db      *store.DB
+	engine  *breaker.Engine
+	journal *store.Journal
+	sender  *bot.Sender
+	poller  *bot.Poller
+	digests *digest.Runner
+}
+
+// printedChat stands for the terminal where there is no token.
+const printedChat = 0
+
+// newService puts together what needs no database. Messages go to out when
+// there is no Telegram token.
+func newService(cfg Config, log *slog.Logger, now func() time.Time, out io.Writer, color bool) (*service, error) {
+	s := &service{cfg: cfg, log: log, now: now, registry: prometheus.NewRegistry(), starts: errors.New("starting")}
+	if cfg.Telegram.Token == "" {
+		s.print = bot.NewTerminal(out, color, cfg.Zone)
+		s.cfg.Telegram.Chats = []bot.Chat{{ID: printedChat, Alerts: true, Digest: true}}
+	} else {
+		var err error
+		s.telegram, err = bot.NewTelegram(bot.TelegramConfig{
+			Token: string(cfg.Telegram.Token), APIURL: cfg.Telegram.APIURL, Log: log, Registerer: s.registry,
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	tokens, err := serverTokens(cfg.Tokens)
+	if err != nil {
+		return nil, err
+	}
+	s.http = ingest.New(ingest.Options{
+		Tokens: tokens, Now: now, Log: log, Registry: s.registry, MaxSeries: cfg.MetricsMaxSeries, Version: version(),
+		AckTimeout: cfg.AckTimeout, StartOpen: cfg.StartOpen, Local: isLocal(cfg.Machines),
+		Digest: s.writeDigest, Health: s.health,
+	})
+	return s, nil
+}
+
+// serverTokens are the configured tokens as the server takes them.
+func serverTokens(list []Token) ([]ingest.Token, error) {
+	var tokens []ingest.Token
+	for _, t := range list {
+		scope, err := ingest.ParseScope(t.Scopes...)
+		if err != nil {
+			return nil, fmt.Errorf("token %s: %w", t.Name, err)
+		}
+		tokens = append(tokens, ingest.Token{Name: t.Name, Secret: string(t.Secret), Scope: scope})
+	}
+	return tokens, nil
+}
+
+// restore brings back the state from the database and makes the service ready.
+// The engine is told nothing that it had not decided before.
+func (s *service) restore(ctx context.Context, db *store.DB) error {
+	states, clock, key, err := db.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	open, err := db.OpenIncidents(ctx)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	engine, err := breaker.New(breaker.Config{
+		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
+	})
+	if err != nil {
+		return err
+	}
+	if err := engine.Restore(states, clock); err != nil {
+		return err
+	}
+	schedule, err := digest.ParseSchedule(s.cfg.Digest.Cron)
+	if err != nil {
+		return err
+	}
+
+	levels, longOpen := alertRules(s.cfg.Rules)
+	alerts := bot.NewAlerts(bot.AlertConfig{
+		GroupWait: s.cfg.Alerts.GroupWait, LongOpen: s.cfg.Alerts.LongOpen,
+		Levels: levels, RuleLongOpen: longOpen, Chats: s.cfg.Telegram.Chats,
+	})
+	alerts.Restore(open)
+	roster := bot.NewRoster(s.cfg.Telegram.Chats, s.cfg.Telegram.Operators)
+	senderConfig := bot.SenderConfig{Outbox: db, Roster: roster, Levels: levels, Zone: s.cfg.Zone, Log: s.log}
+	if s.telegram != nil {
+		senderConfig.Messenger, senderConfig.Budget = s.telegram, bot.NewBudget(time.Now)
+	} else {
+		senderConfig.Messenger = s.print
+	}
+	sender := bot.NewSender(senderConfig)
+	journal := store.NewJournal(store.JournalOptions{
+		DB: db, Engine: engine, Policy: alerts, Advance: engine.Advance, Now: s.now, OnCommit: sender.Wake,
+		Log: s.log, Registerer: s.registry, MaxSeries: s.cfg.MetricsMaxSeries,
+	})
+	runner := &digest.Runner{
+		Schedule: schedule, Zone: s.cfg.Zone, Destinations: destinations(s.cfg.Telegram.Chats),
+		Source: db, Ledger: db, QuietDays: s.cfg.Digest.QuietDays, Log: s.log,
+	}
+
+	s.mu.Lock()
+	s.db, s.engine, s.journal, s.sender, s.digests, s.starts = db, engine, journal, sender, runner, nil
+	if s.telegram != nil {
+		s.poller = bot.NewPoller(bot.PollerConfig{Telegram: s.telegram, Log: s.log, Commands: bot.NewCommands(bot.CommandsConfig{
+			Telegram: s.telegram, Roster: roster, Budget: senderConfig.Budget, Engine: engine, History: db, Facts: db.Facts,
+			Digest: s.digestText, Top: func(ctx context.Context, arg string) (string, error) { return runner.Top(ctx, s.now(), arg) },
+			Wait: journal.Wait, Wake: sender.Wake, Zone: s.cfg.Zone, Log: s.log,
+		})})
+	}
+	s.mu.Unlock()
+	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
+	s.log.Info("state restored", "breakers", len(states), "open_incidents", len(open), "era", clock.Era)
+	return nil
+}
+
+// alertRules are what the rules say of their alerts, by name.
+func alertRules(rules []breaker.Rule) (levels map[string]bot.Level, longOpen map[string][]time.Duration) {
+	levels, longOpen = make(map[string]bot.Level), make(map[string][]time.Duration)
+	for _, r := range rules {
+		r = r.WithDefaults()
+		levels[r.Name] = bot.Level(r.Alerts)
+		for _, step := range r.LongOpen {
+			longOpen[r.Name] = append(longOpen[r.Name], step.D())
+		}
+	}
+	return levels, longOpen
+}
+
+func destinations(chats []bot.Chat) []digest.Destination {
+	var list []digest.Destination
+	for _, c := range chats {
+		if !c.Digest {
+			continue
+		}
+		id := "chat:" + strconv.FormatInt(c.ID, 10)
+		if c.Thread != 0 {
+			id += "/" + strconv.Itoa(c.Thread)
+		}
+		list = append(list, digest.Destination{ID: id, ChatID: c.ID, Thread: c.Thread})
+	}
+	return list
+}
+
+// ready gives the parts that exist once the state is restored.
+func (s *service) ready() (*digest.Runner, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.digests, s.starts
+}
+
+// writeDigest answers GET /v1/digest.
+func (s *service) writeDigest(ctx context.Context, req ingest.DigestRequest) (string, []byte, error) {
+	runner, err := s.ready()
+	if err != nil {
+		return "", nil, err
+	}
+	period, err := digest.ParsePeriod(strconv.Itoa(max(1, int(req.Period/time.Hour))) + "h")
+	if err != nil {
+		return "", nil, err
+	}
+	report, err := runner.PreviewUntil(ctx, s.now(), req.Until, period)
+	if err != nil {
+		return "", nil, err
+	}
+	return formatDigest(report, req.Format)
+}
+
+// formatDigest writes a report as text, html or json.
+func formatDigest(report digest.Report, format string) (contentType string, body []byte, err error) {
+	switch format {
+	case "html":
+		body, err = digest.HTML(report)
+		return "text/html; charset=utf-8", body, err
+	case "text":
+		return "text/plain; charset=utf-8", []byte(bot.Plain(digest.Text(report)) + "\n"), nil
+	default:
+		body, err = digest.JSON(report)
+		return "application/json", body, err
+	}
+}
+
+// digestText answers /digest.
+func (s *service) digestText(ctx context.Context, arg string) (string, error) {
+	period, err := digest.ParsePeriod(arg)
+	if err != nil {
+		return "", err
+	}
+	report, err := s.digests.Preview(ctx, s.now(), period)
+	if err != nil {
+		return "", err
+	}
+	return digest.Text(report), nil
+}
+
+// health tells how what stands behind the service does.
+func (s *service) health() []ingest.HealthLine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.starts != nil {
+		return []ingest.HealthLine{{Name: "database", Detail: s.starts.Error()}}
+	}
+	lines := []ingest.HealthLine{{Name: "database", OK: true}}
+	if since, away := s.journal.Away(); away {
+		lines[0] = ingest.HealthLine{Name: "database", Detail: "away since " + since.UTC().Format(time.RFC3339) + "; transitions wait and are written in order when it is back"}
+	}
+	if s.telegram == nil {
+		return append(lines, ingest.HealthLine{Name: "telegram", OK: true, Detail: "no token: messages are printed"})
+	}
+	line := ingest.HealthLine{Name: "telegram", OK: true}
+	if h := s.telegram.Health(); h.Error != "" {
+		line.OK, line.Detail = false, h.Error
+	}
+	return append(lines, line)
+}
+
+// waiting sets why there is no state yet, for readyz.
+func (s *service) waiting(why error) {
+	s.mu.Lock()
+	s.starts = why
+	s.mu.Unlock()
+}
