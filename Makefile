@@ -3,9 +3,9 @@
 
 GO      ?= go
 ARGS    ?=
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || true)
 RACE    := $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo -race)
-LDFLAGS := -s -w -X breakerbot/cmd/breakerbot/app.version=$(VERSION)
+LDFLAGS := -s -w -X breakerbot/cmd/breakerbot/app.Version=$(VERSION)
 
 .PHONY: help demo run build test bench lint gofmt vet staticcheck fix tidy imports check clean go
 

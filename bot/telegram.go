@@ -393,6 +393,9 @@ func (d *doer) Do(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := d.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(d.ctx, trace)))
 	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // the library's upload writes into a pipe until somebody closes it
+		}
 		return nil, err
 	}
 	d.status = resp.StatusCode

@@ -25,6 +25,9 @@ type Terminal struct {
 	color bool
 	zone  *time.Location
 	last  int64
+	// said is what the last edit said: a second message that now says the same
+	// is one line, not the whole again.
+	said string
 }
 
 // NewTerminal makes a terminal that prints to out, with colours when asked, and
@@ -40,6 +43,7 @@ func NewTerminal(out io.Writer, color bool, zone *time.Location) *Terminal {
 func (t *Terminal) Send(_ context.Context, m Outgoing) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.said = ""
 	mark := "🔔 sounds"
 	if m.Silent {
 		mark = "🔕 silent"
@@ -58,6 +62,11 @@ func (t *Terminal) Send(_ context.Context, m Outgoing) (int64, error) {
 func (t *Terminal) Edit(_ context.Context, id int64, m Outgoing) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if m.HTML == t.said {
+		_, err := fmt.Fprintf(t.out, "   ↳ message %d says the same now\n", id)
+		return err
+	}
+	t.said = m.HTML
 	mark := fmt.Sprintf("edit of message %d", id)
 	if m.Ref != "" {
 		mark = "edit of #" + m.Ref

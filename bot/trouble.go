@@ -47,6 +47,7 @@ var answers = []struct {
 	{421, "", troubleConfig},
 	{409, "webhook is active", troubleWebhook},
 	{409, "", troubleConflict},
+	{400, "message is not modified", troubleSame}, // it goes on to speak of reply markup
 	{400, "unsupported start tag \"tg-time\"", troubleTime},
 	{400, "can't parse entities", troubleMarkup},
 	{400, "strings must be encoded in utf-8", troubleMarkup},
@@ -59,7 +60,6 @@ var answers = []struct {
 	{400, "button_type_invalid", troubleButtons},
 	{400, "reply markup", troubleButtons},
 	{400, "inline keyboard", troubleButtons},
-	{400, "message is not modified", troubleSame},
 	{400, "message to edit not found", troubleEditGone},
 	{400, "message can't be edited", troubleEditGone},
 	{400, "message_id_invalid", troubleEditGone},

@@ -380,9 +380,9 @@ func compile(r Rule) (*rule, error) {
 		}
 	}
 
-	fail, failNamed, err := parseCauseSet(r.Failures)
-	if err != nil {
-		bad("failures", "%w", err)
+	fail, failNamed, failErr := parseCauseSet(r.Failures)
+	if failErr != nil {
+		bad("failures", "%w", failErr)
 	}
 	ignore, ignoreNamed, err := parseCauseSet(r.Ignores)
 	if err != nil {
@@ -392,6 +392,7 @@ func compile(r Rule) (*rule, error) {
 	c.ignore = ignoreNamed | ignore&^failNamed
 	neutral, _, _ := parseCauseSet([]string{ClassNeutral.String()})
 	switch {
+	case failErr != nil:
 	case len(r.Failures) == 0:
 		bad("failures", "is missing: at least one cause or class is needed")
 	case fail&neutral != 0:
@@ -400,7 +401,7 @@ func compile(r Rule) (*rule, error) {
 		bad("failures", "ok can be no failure")
 	case c.fail&c.ignore != 0:
 		bad("ignores", "%s is a failure too", (c.fail & c.ignore).first())
-	case c.fail == 0 && err == nil:
+	case c.fail == 0:
 		bad("failures", "nothing is left of them: all are in ignores")
 	}
 	c.ignore |= neutral

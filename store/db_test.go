@@ -131,6 +131,7 @@ func TestOneServeAtATime(t *testing.T) {
 func TestALostLockIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	at := storetest.URL(t)
+	const ours = " FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 	told := make(chan bool, 10)
 	lock, err := storetest.Open(t, at).Lock(t.Context(), func(held bool) { told <- held })
 	if err != nil {
@@ -138,14 +139,14 @@ func TestALostLockIsTakenAgain(t *testing.T) {
 	}
 	defer lock.Release()
 	conn := connect(t, at)
-	execute(t, conn, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+	execute(t, conn, "SELECT pg_terminate_backend(pid)"+ours)
 	if held := <-told; held {
 		t.Fatal("told of a lock held, want of one lost")
 	}
 	if held := <-told; !held {
 		t.Fatal("told of a second loss")
 	}
-	if n := one[int](t, conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"); n != 1 {
+	if n := one[int](t, conn, "SELECT count(*)"+ours); n != 1 {
 		t.Errorf("%d locks are held, want 1", n)
 	}
 }

@@ -60,7 +60,7 @@ type commandLine struct {
 type versionCmd struct{}
 
 type demoCmd struct {
-	Pause time.Duration `help:"Real time that the day takes; 0 prints it at once." default:"60s"`
+	Pause time.Duration `help:"Real time given to reading; 0 prints the day at once." default:"40s"`
 	Color string        `help:"Use colors: auto, always or never." enum:"auto,always,never" default:"auto"`
 }
 

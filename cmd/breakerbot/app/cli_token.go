@@ -19,12 +19,13 @@ func runToken(w io.Writer, name string, scopes []string) error {
 		return fmt.Errorf("make token %s: scope %w", name, err)
 	}
 	secret := string(newSecret())
-	call := `-d '{"agent": "` + jsonWord(name) + `", "machine": "gpu-box", "cause": "ok"}' http://SERVER:8080/v1/outcomes`
+	const asJSON = `-H 'Content-Type: application/json' `
+	call := asJSON + `-d '{"agent": "` + jsonWord(name) + `", "machine": "gpu-box", "cause": "ok"}' http://SERVER:8080/v1/outcomes`
 	switch scopes[0] {
 	case ScopeRead:
 		call = "http://SERVER:8080/v1/circuits"
 	case ScopeOperate:
-		call = `-d '{"reason": "replaced"}' 'http://SERVER:8080/v1/breakers/reachability{machine=gpu-box}/reset'`
+		call = `-g ` + asJSON + `-d '{"reason": "replaced"}' 'http://SERVER:8080/v1/breakers/reachability{machine=gpu-box}/reset'`
 	}
 	_, err := fmt.Fprintf(w, `A new token for %[1]s with scope %[2]s. It is shown this once and stored nowhere.
 

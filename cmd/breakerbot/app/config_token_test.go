@@ -128,6 +128,9 @@ func TestTokenRoundTrip(t *testing.T) {
 			if err := runToken(&out, tc.token, tc.scopes); err != nil {
 				t.Fatal(err)
 			}
+			if strings.Contains(out.String(), " -d ") && !strings.Contains(out.String(), "Content-Type: application/json") {
+				t.Errorf("the example is refused for its content type:\n%s", out.String())
+			}
 			_, after, _ := strings.Cut(out.String(), "\n\ntokens:\n")
 			snippet, _, _ := strings.Cut(after, "\n\n")
 			_, after, _ = strings.Cut(out.String(), "BREAKERBOT_TOKENS='")

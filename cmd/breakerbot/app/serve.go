@@ -40,11 +40,11 @@ func runServe(ctx context.Context, cfg Config, sys System) (err error) {
 			return err
 		}
 		if created {
-			log.Info("token file made; breakerbot token --show prints the token", "file", cfg.TokenFile)
+			log.Info("token file made; this command prints the token", "command", "breakerbot token --show "+cfg.TokenFile)
 		}
 		cfg.Tokens = append(cfg.Tokens, token)
 	}
-	for _, w := range cfg.Warnings {
+	for _, w := range append(cfg.Warnings, UnknownVariables(os.Environ())...) {
 		log.Warn(w)
 	}
 	s, err := newService(cfg, log, time.Now, sys.Out, isTerminal(sys.Out))
@@ -155,7 +155,7 @@ func (s *service) run(stops *stopper) {
 	loop("sender", s.sender.Run)
 	loop("digests", func(ctx context.Context) {
 		every(ctx, digestEvery, func(now time.Time) {
-			if err := s.digests.Tick(ctx, now); err != nil && ctx.Err() == nil {
+			if err := s.tellDigests(ctx, now); err != nil && ctx.Err() == nil {
 				s.log.Error("digest", "error", err)
 			}
 		})
@@ -166,6 +166,18 @@ func (s *service) run(stops *stopper) {
 	}
 	stops.add("journal", s.journal.Close)
 	loop("journal loop", s.journal.Run)
+}
+
+// tellDigests stores the digests that are due. What has happened until now is
+// written first, so that nothing is missing from them.
+func (s *service) tellDigests(ctx context.Context, now time.Time) error {
+	if _, away := s.journal.Away(); away {
+		return nil // the journal says so already
+	}
+	if err := s.journal.Flush(ctx, now); err != nil {
+		return err
+	}
+	return s.digests.Tick(ctx, now)
 }
 
 func (s *service) prune(ctx context.Context, now time.Time) {

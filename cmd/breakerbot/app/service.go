@@ -32,12 +32,16 @@ type service struct {
 	http     *ingest.Server
 	telegram *bot.Telegram // nil: messages are printed
 	print    *bot.Terminal // nil: there is a token
+	// tick is the time between two ticks of the journal; zero is its own, below
+	// zero leaves the ticks to whoever moves the service by hand.
+	tick time.Duration
 
 	// Set once the state is restored; mu guards them until then.
 	mu      sync.Mutex
 	starts  error // why there is no state yet
 	db      *store.DB
 	engine  *breaker.Engine
+	alerts  *bot.Alerts // the journal's; for others only while it rests
 	journal *store.Journal
 	sender  *bot.Sender
 	poller  *bot.Poller
@@ -128,7 +132,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	sender := bot.NewSender(senderConfig)
 	journal := store.NewJournal(store.JournalOptions{
-		DB: db, Engine: engine, Policy: alerts, Advance: engine.Advance, Now: s.now, OnCommit: sender.Wake,
+		DB: db, Engine: engine, Policy: alerts, Every: s.tick, Advance: engine.Advance, Now: s.now, OnCommit: sender.Wake,
 		Log: s.log, Registerer: s.registry, MaxSeries: s.cfg.MetricsMaxSeries,
 	})
 	runner := &digest.Runner{
@@ -137,7 +141,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 
 	s.mu.Lock()
-	s.db, s.engine, s.journal, s.sender, s.digests, s.starts = db, engine, journal, sender, runner, nil
+	s.db, s.engine, s.alerts, s.journal, s.sender, s.digests, s.starts = db, engine, alerts, journal, sender, runner, nil
 	if s.telegram != nil {
 		s.poller = bot.NewPoller(bot.PollerConfig{Telegram: s.telegram, Log: s.log, Commands: bot.NewCommands(bot.CommandsConfig{
 			Telegram: s.telegram, Roster: roster, Budget: senderConfig.Budget, Engine: engine, History: db, Facts: db.Facts,
