@@ -355,20 +355,3 @@ func (p *Plan) join(incident, alert uint64) {
 	}
 	p.Joins[incident] = alert
 }
-
-// Merge adds what another plan wants, made after this one: its joins and
-// messages, and of an alert touched by both the later time.
-func (p *Plan) Merge(q Plan) {
-	for incident, alert := range q.Joins {
-		p.join(incident, alert)
-	}
-	p.New = append(p.New, q.New...)
-	for alert, at := range q.Touched {
-		if p.Touched == nil {
-			p.Touched = make(map[uint64]time.Time)
-		}
-		if at.After(p.Touched[alert]) {
-			p.Touched[alert] = at
-		}
-	}
-}

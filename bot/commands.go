@@ -123,15 +123,14 @@ func NewCommands(cfg CommandsConfig) *Commands {
 
 // asker is where a question came from and what it may do.
 type asker struct {
-	chat     int64
-	thread   int
-	private  bool
-	message  int64 // the command's, or the one with the button
-	user     int64 // 0 when there is no person behind it
-	name     string
-	read     bool
-	change   bool
-	callback string // id of the press, "" for a command
+	chat    int64
+	thread  int
+	private bool
+	message int64 // the command's, or the one with the button
+	user    int64 // 0 when there is no person behind it
+	name    string
+	read    bool
+	change  bool
 }
 
 func (c *Commands) handle(ctx context.Context, now time.Time, u update) {
@@ -792,7 +791,7 @@ func (c *Commands) pressed(ctx context.Context, now time.Time, q *callbackQuery)
 		thread = q.Message.Thread
 	}
 	a := c.asker(q.Message.Chat, thread, &q.From)
-	a.message, a.callback = q.Message.ID, q.ID
+	a.message = q.Message.ID
 	if !a.read {
 		answer("", false)
 		return

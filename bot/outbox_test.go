@@ -3,7 +3,6 @@ package bot
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -294,6 +293,3 @@ func (r *rig) only(t *testing.T) telegramtest.Message {
 	}
 	return list[0]
 }
-
-// sortedKeys is for readable failures.
-func sortedKeys[V any](m map[uint64]V) []uint64 { return slices.Sorted(maps.Keys(m)) }

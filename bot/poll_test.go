@@ -117,17 +117,30 @@ func TestWrongTokenDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.server.Fail(telegramtest.Fault{Times: -1, Code: 401, Description: "Unauthorized"})
+	logs := make(lines, 10)
+	d.poller.cfg.Log = slog.New(slog.NewTextHandler(logs, nil))
 	ctx, cancel := context.WithCancel(d.ctx)
 	done := make(chan struct{})
 	go func() { defer close(done); d.poller.Run(ctx) }()
-	if err := d.server.Until(d.ctx, func() bool { return d.tg.Health().Unusable }); err != nil {
-		t.Fatal(err)
+	if line := <-logs; !strings.Contains(line, "does not answer yet") {
+		t.Errorf("log %s", line)
+	}
+	if !d.tg.Health().Unusable {
+		t.Errorf("health %+v", d.tg.Health())
 	}
 	cancel()
 	<-done
 	if n := len(d.server.Requests("")); n != 1 {
 		t.Errorf("%d requests with a wrong token", n)
 	}
+}
+
+// lines hands on what is logged.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
 
 func TestCommandsThatCannotBeRegistered(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -498,4 +499,31 @@ type stopping struct {
 func (s *stopping) Send(ctx context.Context, _ Outgoing) (int64, error) {
 	s.cancel()
 	return 0, &Error{Method: "sendMessage", Reason: ctx.Err().Error(), trouble: troubleUnknown, cause: ctx.Err()}
+}
+
+// dueOutbox knows when its next message is due.
+type dueOutbox struct {
+	*outbox
+	next time.Time
+}
+
+func (d dueOutbox) NextDue(context.Context, []int64) (time.Time, error) { return d.next, nil }
+
+func TestStepTellsWhenToComeAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		box  Outbox
+		want time.Duration
+	}{
+		"unknown":       {newOutbox(), time.Second},
+		"in an hour":    {dueOutbox{newOutbox(), t0.Add(time.Hour)}, time.Hour},
+		"overdue":       {dueOutbox{newOutbox(), t0.Add(-time.Hour)}, 0},
+		"nothing waits": {dueOutbox{newOutbox(), time.Time{}}, time.Minute},
+	} {
+		s := NewSender(SenderConfig{Outbox: c.box, Messenger: NewTerminal(io.Discard, false, nil)})
+		next, err := s.Step(t.Context(), t0)
+		if err != nil || next.Sub(t0) != c.want {
+			t.Errorf("%s: next after %s, %v, want %s", name, next.Sub(t0), err, c.want)
+		}
+	}
 }

@@ -237,11 +237,12 @@ func TestHealthAndMetric(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			key := f.GetName()
+			var key strings.Builder
+			key.WriteString(f.GetName())
 			for _, l := range m.GetLabel() { // by name: code, method
-				key += " " + l.GetValue()
+				key.WriteString(" " + l.GetValue())
 			}
-			got[key] = m.GetCounter().GetValue()
+			got[key.String()] = m.GetCounter().GetValue()
 		}
 	}
 	want := map[string]float64{

@@ -24,14 +24,14 @@ func TestTerminalPrintsAPhone(t *testing.T) {
 	if err := term.Edit(t.Context(), id, Outgoing{Chat: -1001, HTML: over.html, Buttons: over.buttons, Ref: f.ref(), At: t0.Add(17 * time.Minute)}); err != nil {
 		t.Fatal(err)
 	}
-	want := `╭─ Mon 15:02:05 ──────────────────────────────────────────────── 🔔 sounds ─╮
+	want := `╭─ Mon 15:02:05 ─────────────────────────────────────────────────── 🔔 sounds ─╮
 │ 🔴 OPEN  gpu-box → qwen3-30b   #00a                                          │
 │ 3 calls in a row failed: refused ×2, timeout                                 │
 │ last (coder-1): "connection refused"                                         │
 │ opened 15:02 · next probe in 60 s · 1st today                                │
 │ [ Why ]  [ Reset… ]                                                          │
 ╰──────────────────────────────────────────────────────────────────────────────╯
-╭─ Mon 15:19:00 · chat -1001 ──────────────────────── edit of #00a · silent ─╮
+╭─ Mon 15:19:00 · chat -1001 ────────────────────────── edit of #00a · silent ─╮
 │ 🟢 CLOSED  gpu-box → qwen3-30b   #00a                                        │
 │ open 15:02–15:19 (17 min)                                                    │
 │ cause: refused ×2, timeout                                                   │

@@ -278,7 +278,7 @@ func TestOpenIncidentsComeWithTheirAlert(t *testing.T) {
 	}
 	var text []string
 	for _, o := range got {
-		text = append(text, fmt.Sprint(o.ID, o.Alert, o.Labels.Machine, o.ClosedAt.IsZero()))
+		text = append(text, fmt.Sprintf("%d %d %s %v", o.ID, o.Alert, o.Labels.Machine, o.ClosedAt.IsZero()))
 	}
 	// 1 is over but its alert is not; 3 is over with its alert; 6 has none.
 	if want := "1 1 a false, 2 1 b true, 6 0 d true"; strings.Join(text, ", ") != want {
