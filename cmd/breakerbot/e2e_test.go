@@ -125,6 +125,7 @@ func TestKilledWhileOpen(t *testing.T) {
 	p := start(t, config, withTelegram(tg, "DATABASE_URL="+url)...)
 	p.refusals("gpu-box", 3)
 	alert := message(t, tg, "🔴 OPEN", "gpu-box")
+	untilRows(t, url, "SELECT status FROM outbox", "delivered")
 	_, before := p.call("GET", "/v1/breakers/reachability%7Bmachine=gpu-box%7D", nil)
 	p.kill()
 
@@ -284,17 +285,7 @@ func TestMessagesArePrinted(t *testing.T) {
 	url := storetest.URL(t)
 	p := start(t, fmt.Sprintf(quick, "1m"), "DATABASE_URL="+url)
 	p.refusals("gpu-box", 3)
-	deadline := time.After(patience)
-	for tick := time.NewTicker(50 * time.Millisecond); ; {
-		if got := rows(t, url, "SELECT status FROM outbox"); slices.Equal(got, []string{"delivered"}) {
-			break
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the alert is not delivered")
-		}
-	}
+	untilRows(t, url, "SELECT status FROM outbox", "delivered")
 	if code := p.stop(); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}

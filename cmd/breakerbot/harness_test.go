@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,7 +66,7 @@ const (
 
 // patience bounds every wait of these tests; nothing comes near it when all is
 // well.
-const patience = 20*time.Second
+const patience = time.Minute
 
 var client = &http.Client{Timeout: patience}
 
@@ -359,6 +360,26 @@ func rows(t *testing.T, url, query string) []string {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// untilRows waits until a query gives these rows, for what only the database
+// shows.
+func untilRows(t *testing.T, url, query string, want ...string) {
+	t.Helper()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	deadline := time.After(patience)
+	for {
+		got := rows(t, url, query)
+		if slices.Equal(got, want) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("%s gives %q, want %q", query, got, want)
+		}
+	}
 }
 
 func file(t *testing.T, text string) string {

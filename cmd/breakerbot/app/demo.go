@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"breakerbot/breaker"
 	"breakerbot/digest"
 	"breakerbot/ingest"
 	"breakerbot/store"
@@ -41,9 +42,9 @@ type demo struct {
 	order  int
 	client *http.Client
 	base   string
-	// wake is when the service has something to do by itself.
-	wake time.Time
-	ctx  context.Context // ends the pauses
+	open   bool            // whether a breaker was not closed at the last event
+	wake   time.Time       // when the service has something to do by itself
+	ctx    context.Context // ends the pauses
 }
 
 // event is something that happens to the lab at a moment.
@@ -100,7 +101,7 @@ func runDemo(ctx context.Context, sys System, args demoCmd) (err error) {
 	d.say("A small lab: mac-mini, gpu-box and ubuntu-box, and four agents that call models on them.\n" +
 		"They ask breakerbot before each call and tell it what became of it. This is one day of\n" +
 		"theirs, sped up; below is what breakerbot would send you. Real server, real Postgres.")
-	if err := d.open(ctx, stops); err != nil {
+	if err := d.begin(ctx, stops); err != nil {
 		return err
 	}
 	for _, a := range labAgents {
@@ -128,8 +129,8 @@ func demoConfig() (Config, error) {
 	return cfg, p.err()
 }
 
-// open starts the database and the server.
-func (d *demo) open(ctx context.Context, stops *stopper) error {
+// begin starts the database and the server.
+func (d *demo) begin(ctx context.Context, stops *stopper) error {
 	dir, err := os.MkdirTemp("", "breakerbot-demo-")
 	if err != nil {
 		return err
@@ -212,13 +213,23 @@ func (d *demo) live(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := d.serviceStep(ctx); err != nil {
-			return err
+		if d.busy(next) {
+			if err := d.serviceStep(ctx); err != nil {
+				return err
+			}
 		}
 		if !next.Before(labEnd) {
 			return nil
 		}
 	}
+}
+
+// busy tells whether the service has something to do: while a breaker is not
+// closed, and just after; at the moment that it said itself; at the end.
+func (d *demo) busy(now time.Time) bool {
+	before := d.open
+	d.open = len(d.engine.Breakers(now, breaker.Labels{}, breaker.Open, breaker.HalfOpen)) > 0
+	return d.open || before || !now.Before(d.wake) || !now.Before(labEnd)
 }
 
 // serviceStep is what serve's loops do: write, tell, make the digest that is

@@ -297,7 +297,7 @@ func runDigest(ctx context.Context, cfg Config, sys System, args digestCmd) erro
 }
 
 // withDatabase opens the configured database for one command. The built-in one
-// is started for it, unless a running serve has it: then that one is asked.
+// is started for it, unless a running serve has it: then that one is used.
 func withDatabase(ctx context.Context, cfg Config, sys System, f func(*store.DB) error) (err error) {
 	log := slog.New(slog.NewTextHandler(sys.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	stops := &stopper{log: log}
@@ -305,11 +305,17 @@ func withDatabase(ctx context.Context, cfg Config, sys System, f func(*store.DB)
 	url := string(cfg.DatabaseURL)
 	if url == "" {
 		pg, err := pgserver.Start(ctx, pgserver.Options{DataDir: cfg.DataDir, Log: log})
-		if err != nil {
+		switch {
+		case errors.Is(err, pgserver.ErrInUse):
+			if url, err = pgserver.Attach(ctx, cfg.DataDir); err != nil {
+				return err
+			}
+		case err != nil:
 			return err
+		default:
+			stops.add("built-in postgres", pg.Stop)
+			url = pg.URL()
 		}
-		stops.add("built-in postgres", pg.Stop)
-		url = pg.URL()
 	}
 	db, err := store.Open(ctx, url, log)
 	if err != nil {
