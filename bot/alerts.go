@@ -1,6 +1,7 @@
 package bot
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,12 +39,48 @@ type AlertConfig struct {
 	// LongOpen are the steps after which an open alert is told again, rising.
 	// After the last of them it is told every further 24 h. Empty means never.
 	LongOpen []time.Duration
-	// Levels is by rule; a rule that is missing has LevelSound.
-	Levels map[string]Level
-	// RuleLongOpen is a rule's own steps; a rule that is missing has LongOpen,
-	// one with an empty list is never told again.
-	RuleLongOpen map[string][]time.Duration
-	Chats        []Chat // those without Alerts hear of nothing
+	// Manner says how an incident is told, by its rule and labels; nil is the
+	// zero Manner for all.
+	Manner MannerFunc
+	Chats  []Chat // those without Alerts hear of nothing
+}
+
+// Manner is how the incidents of a rule are told.
+type Manner struct {
+	Level    Level           // "" is LevelSound
+	LongOpen []time.Duration // nil is AlertConfig's; empty is never
+}
+
+// MannerFunc gives the manner of an incident. It has to give the same one each
+// time.
+type MannerFunc func(rule string, l breaker.Labels) Manner
+
+// Manners is what the rules say: of several with one name, the first whose
+// match fits the incident's labels.
+func Manners(rules []breaker.Rule) MannerFunc {
+	return func(name string, l breaker.Labels) Manner {
+		for _, r := range rules {
+			if r.Name != name || !r.Match.Fits(l) {
+				continue
+			}
+			m := Manner{Level: Level(r.Alerts)}
+			for _, step := range r.LongOpen {
+				m.LongOpen = append(m.LongOpen, step.D())
+			}
+			return m
+		}
+		return Manner{} // the rule is gone from the configuration
+	}
+}
+
+// of is the manner with its level filled in.
+func (f MannerFunc) of(rule string, l breaker.Labels) Manner {
+	var m Manner
+	if f != nil {
+		m = f(rule, l)
+	}
+	m.Level = cmp.Or(m.Level, LevelSound)
+	return m
 }
 
 // Alerts is the alert policy: it turns transitions and the passing of time into
@@ -74,8 +111,8 @@ type alert struct {
 }
 
 type openIncident struct {
-	rule string
-	at   time.Time
+	at    time.Time
+	steps []time.Duration
 }
 
 // NewAlerts makes a policy that knows of nothing open.
@@ -97,9 +134,9 @@ func (a *Alerts) Restore(open []OpenIncident) {
 		return x.OpenedAt.Compare(y.OpenedAt)
 	})
 	for _, inc := range open {
-		level := a.level(inc.Rule)
+		manner := a.cfg.Manner.of(inc.Rule, inc.Labels)
 		if inc.Alert == 0 {
-			if level != LevelOff && inc.ClosedAt.IsZero() {
+			if manner.Level != LevelOff && inc.ClosedAt.IsZero() {
 				a.adopt = append(a.adopt, inc)
 			}
 			continue
@@ -108,9 +145,9 @@ func (a *Alerts) Restore(open []OpenIncident) {
 		if al == nil {
 			al = a.begin(inc.Alert, groupOf(inc.Labels, strconv.FormatUint(inc.ID, 10)), inc.OpenedAt)
 		}
-		al.loud = al.loud || level == LevelSound
+		al.loud = al.loud || manner.Level == LevelSound
 		if inc.ClosedAt.IsZero() {
-			a.add(al, inc.ID, inc.Rule, inc.OpenedAt)
+			a.add(al, inc.ID, manner, inc.OpenedAt)
 		}
 	}
 }
@@ -145,8 +182,9 @@ func (a *Alerts) Tick(now time.Time) Plan {
 			continue
 		}
 		al := a.begin(inc.ID, groupOf(inc.Labels, strconv.FormatUint(inc.ID, 10)), inc.OpenedAt)
-		al.loud = a.level(inc.Rule) == LevelSound
-		a.add(al, inc.ID, inc.Rule, inc.OpenedAt)
+		manner := a.cfg.Manner.of(inc.Rule, inc.Labels)
+		al.loud = manner.Level == LevelSound
+		a.add(al, inc.ID, manner, inc.OpenedAt)
 		p.join(inc.ID, inc.ID)
 	}
 	a.adopt = nil
@@ -180,7 +218,7 @@ func (a *Alerts) Next() time.Time {
 	}
 	for _, al := range a.alerts {
 		for _, inc := range al.open {
-			if step, ok := nextStep(a.steps(inc.rule), al.told); ok {
+			if step, ok := nextStep(inc.steps, al.told); ok {
 				earlier(inc.at.Add(step))
 			}
 		}
@@ -189,7 +227,8 @@ func (a *Alerts) Next() time.Time {
 }
 
 func (a *Alerts) trip(p *Plan, t breaker.Transition) {
-	level := a.level(t.Rule)
+	manner := a.cfg.Manner.of(t.Rule, t.Labels)
+	level := manner.Level
 	if _, known := a.of[t.Incident]; known || level == LevelOff {
 		return
 	}
@@ -203,7 +242,7 @@ func (a *Alerts) trip(p *Plan, t breaker.Transition) {
 		al.loud = al.loud || level == LevelSound
 		a.touch(p, al, t.At)
 	}
-	a.add(al, t.Incident, t.Rule, t.At)
+	a.add(al, t.Incident, manner, t.At)
 	p.join(t.Incident, al.id)
 }
 
@@ -234,8 +273,12 @@ func (a *Alerts) begin(id uint64, group string, at time.Time) *alert {
 	return al
 }
 
-func (a *Alerts) add(al *alert, id uint64, rule string, at time.Time) {
-	al.open[id] = openIncident{rule: rule, at: at}
+func (a *Alerts) add(al *alert, id uint64, manner Manner, at time.Time) {
+	steps := manner.LongOpen
+	if steps == nil {
+		steps = a.cfg.LongOpen
+	}
+	al.open[id] = openIncident{at: at, steps: steps}
 	a.of[id] = al.id
 }
 
@@ -287,23 +330,9 @@ func (a *Alerts) message(p *Plan, al *alert, kind Kind, step time.Duration, at t
 func (a *Alerts) reached(al *alert, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, inc := range al.open {
-		longest = max(longest, lastStep(a.steps(inc.rule), now.Sub(inc.at)))
+		longest = max(longest, lastStep(inc.steps, now.Sub(inc.at)))
 	}
 	return longest
-}
-
-func (a *Alerts) level(rule string) Level {
-	if l := a.cfg.Levels[rule]; l != "" {
-		return l
-	}
-	return LevelSound
-}
-
-func (a *Alerts) steps(rule string) []time.Duration {
-	if own, ok := a.cfg.RuleLongOpen[rule]; ok {
-		return own
-	}
-	return a.cfg.LongOpen
 }
 
 // lastStep is the last step within age, 0 for none.

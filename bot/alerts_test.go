@@ -15,12 +15,35 @@ import (
 var testAlerts = AlertConfig{
 	GroupWait: 5 * time.Second,
 	LongOpen:  []time.Duration{10 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour},
-	Levels:    map[string]Level{"latency": LevelSilent, "rate-limit": LevelSilent, "quiet": LevelOff},
-	RuleLongOpen: map[string][]time.Duration{
-		"never": {},
-		"early": {time.Minute},
-	},
-	Chats: []Chat{{ID: -1, Alerts: true}, {ID: -2, Thread: 7, Alerts: true}, {ID: -3, Digest: true}},
+	Manner:    testManner,
+	Chats:     []Chat{{ID: -1, Alerts: true}, {ID: -2, Thread: 7, Alerts: true}, {ID: -3, Digest: true}},
+}
+
+func testManner(rule string, _ breaker.Labels) Manner {
+	return map[string]Manner{
+		"latency": {Level: LevelSilent}, "rate-limit": {Level: LevelSilent}, "quiet": {Level: LevelOff},
+		"never": {LongOpen: []time.Duration{}}, "early": {LongOpen: []time.Duration{time.Minute}},
+	}[rule]
+}
+
+// A rule may be told in another way where it is narrowed by a match.
+func TestManners(t *testing.T) {
+	t.Parallel()
+	manner := Manners([]breaker.Rule{
+		{Name: "errors", Match: breaker.Match{Machine: "test-*"}, Alerts: breaker.AlertOff},
+		{Name: "errors", LongOpen: []breaker.Duration{breaker.Duration(time.Hour)}},
+	})
+	for machine, want := range map[string]Level{"test-1": LevelOff, "gpu-box": LevelSound} {
+		if got := manner.of("errors", breaker.Labels{Machine: machine}); got.Level != want {
+			t.Errorf("errors of %s: %s, want %s", machine, got.Level, want)
+		}
+	}
+	if got := manner("errors", breaker.Labels{Machine: "gpu-box"}); len(got.LongOpen) != 1 || got.LongOpen[0] != time.Hour {
+		t.Errorf("long-open steps %v, want the rule's own", got.LongOpen)
+	}
+	if got := manner.of("gone", breaker.Labels{}); got.Level != LevelSound || got.LongOpen != nil {
+		t.Errorf("a rule that is gone: %+v, want the defaults", got)
+	}
 }
 
 func tripped(id uint64, rule string, l breaker.Labels, at time.Time) breaker.Transition {
@@ -341,7 +364,7 @@ func TestAlertInvariants(t *testing.T) {
 				open[name], known[era] = lf, lf
 				p := a.Plan([]breaker.Transition{tripped(era, rule, l, now)})
 				apply(p)
-				if cfg.Levels[rule] == LevelOff {
+				if testManner(rule, l).Level == LevelOff {
 					if !p.Empty() {
 						t.Fatalf("a rule that is off made %+v", p)
 					}
@@ -354,7 +377,7 @@ func TestAlertInvariants(t *testing.T) {
 				if !seen[fmt.Sprintf("trip/%d/-1", alert)] {
 					t.Fatalf("alert %d has no message", alert)
 				}
-				if cfg.Levels[rule] != LevelSilent {
+				if testManner(rule, l).Level != LevelSilent {
 					if !loud[alert] && alert != era && !now.Before(due[alert]) {
 						t.Fatalf("trip %d, which has to sound, joined alert %d, told silently", era, alert)
 					}

@@ -244,7 +244,7 @@ func newRig(t *testing.T, chats ...Chat) *rig {
 	r.budget = NewBudget(r.now)
 	r.sender = NewSender(SenderConfig{
 		Outbox: r.box, Messenger: r.tg, Roster: r.roster, Budget: r.budget, Clock: r.now, Zone: time.UTC,
-		Levels: map[string]Level{"latency": LevelSilent},
+		Manner: testManner,
 	})
 	return r
 }

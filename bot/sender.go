@@ -1,7 +1,6 @@
 package bot
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +44,9 @@ type SenderConfig struct {
 	Messenger Messenger
 	Roster    *Roster
 	Budget    *Budget // shared with the commands; nil: no limits
-	// Levels is AlertConfig's: whether a trip or long-open message sounds is
+	// Manner is AlertConfig's: whether a trip or long-open message sounds is
 	// decided when it is sent, by the incidents it then tells of.
-	Levels map[string]Level
+	Manner MannerFunc
 	Zone   *time.Location   // of printed times; nil: UTC
 	Clock  func() time.Time // real time, for waiting; nil: time.Now
 	Log    *slog.Logger
@@ -378,7 +377,7 @@ func (s *Sender) render(ctx context.Context, now time.Time, m Message) (Outgoing
 // sounds tells whether an open incident is of a rule that sounds.
 func (s *Sender) sounds(f AlertFacts) bool {
 	for _, inc := range openOf(f.Incidents) {
-		if cmp.Or(s.cfg.Levels[inc.Rule], LevelSound) == LevelSound {
+		if s.cfg.Manner.of(inc.Rule, inc.Labels).Level == LevelSound {
 			return true
 		}
 	}

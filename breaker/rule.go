@@ -57,6 +57,11 @@ type Match struct {
 	Agent    string `yaml:"agent,omitempty" json:"agent,omitempty"`
 }
 
+// Fits tells whether the labels match every glob that is given.
+func (m Match) Fits(l Labels) bool {
+	return globs(m.Agent, l.Agent) && globs(m.Machine, l.Machine) && globs(m.Model, l.Model) && globs(m.Provider, l.Provider)
+}
+
 // Trip says when a closed breaker opens. With nothing of Consecutive, Rate,
 // AtOnce and OnRetryAfter given it is three failures in a row.
 type Trip struct {
@@ -515,8 +520,7 @@ func (r *rule) covers(l *Labels) bool {
 		r.scope&scopeModel != 0 && l.Model == "" || r.scope&scopeProvider != 0 && l.Provider == "" {
 		return false
 	}
-	return globs(r.Match.Agent, l.Agent) && globs(r.Match.Machine, l.Machine) &&
-		globs(r.Match.Model, l.Model) && globs(r.Match.Provider, l.Provider)
+	return r.Match.Fits(*l)
 }
 
 func globs(glob, value string) bool {

@@ -313,7 +313,7 @@ const insertUpdate = `
 	INSERT INTO outbox (chat_id, thread, kind, dedupe_key, alert, target, payload, status, next_at, created_at)
 	SELECT chat_id, thread, 'update', 'update/' || id, alert, id,
 	       CASE WHEN payload ? 'step' THEN jsonb_build_object('step', payload -> 'step') ELSE '{}' END, 'pending', due, $1
-	FROM changed
+	FROM changed ORDER BY id
 	ON CONFLICT (dedupe_key) DO UPDATE SET
 	    version = outbox.version + 1,
 	    next_at = greatest(outbox.next_at, excluded.next_at),

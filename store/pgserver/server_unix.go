@@ -16,6 +16,7 @@ import (
 	osuser "os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -691,10 +692,8 @@ func mayEnter(mode os.FileMode, uid, gid uint32, cred *syscall.Credential) bool 
 	if gid == cred.Gid {
 		return mode&0o010 != 0
 	}
-	for _, g := range cred.Groups {
-		if g == gid {
-			return mode&0o010 != 0
-		}
+	if slices.Contains(cred.Groups, gid) {
+		return mode&0o010 != 0
 	}
 	return mode&0o001 != 0
 }

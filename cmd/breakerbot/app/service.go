@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,6 +45,7 @@ type service struct {
 	engine  *breaker.Engine
 	alerts  *bot.Alerts // the journal's; for others only while it rests
 	journal *store.Journal
+	roster  *bot.Roster
 	sender  *bot.Sender
 	poller  *bot.Poller
 	digests *digest.Runner
@@ -117,14 +120,14 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 		return err
 	}
 
-	levels, longOpen := alertRules(s.cfg.Rules)
+	manner := bot.Manners(s.cfg.Rules)
 	alerts := bot.NewAlerts(bot.AlertConfig{
 		GroupWait: s.cfg.Alerts.GroupWait, LongOpen: s.cfg.Alerts.LongOpen,
-		Levels: levels, RuleLongOpen: longOpen, Chats: s.cfg.Telegram.Chats,
+		Manner: manner, Chats: s.cfg.Telegram.Chats,
 	})
 	alerts.Restore(open)
 	roster := bot.NewRoster(s.cfg.Telegram.Chats, s.cfg.Telegram.Operators)
-	senderConfig := bot.SenderConfig{Outbox: db, Roster: roster, Levels: levels, Zone: s.cfg.Zone, Log: s.log}
+	senderConfig := bot.SenderConfig{Outbox: db, Roster: roster, Manner: manner, Zone: s.cfg.Zone, Log: s.log}
 	if s.telegram != nil {
 		senderConfig.Messenger, senderConfig.Budget = s.telegram, bot.NewBudget(time.Now)
 	} else {
@@ -141,7 +144,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 
 	s.mu.Lock()
-	s.db, s.engine, s.alerts, s.journal, s.sender, s.digests, s.starts = db, engine, alerts, journal, sender, runner, nil
+	s.db, s.engine, s.alerts, s.journal, s.roster, s.sender, s.digests, s.starts = db, engine, alerts, journal, roster, sender, runner, nil
 	if s.telegram != nil {
 		s.poller = bot.NewPoller(bot.PollerConfig{Telegram: s.telegram, Log: s.log, Commands: bot.NewCommands(bot.CommandsConfig{
 			Telegram: s.telegram, Roster: roster, Budget: senderConfig.Budget, Engine: engine, History: db, Facts: db.Facts,
@@ -153,19 +156,6 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
 	s.log.Info("state restored", "breakers", len(states), "open_incidents", len(open), "era", clock.Era)
 	return nil
-}
-
-// alertRules are what the rules say of their alerts, by name.
-func alertRules(rules []breaker.Rule) (levels map[string]bot.Level, longOpen map[string][]time.Duration) {
-	levels, longOpen = make(map[string]bot.Level), make(map[string][]time.Duration)
-	for _, r := range rules {
-		r = r.WithDefaults()
-		levels[r.Name] = bot.Level(r.Alerts)
-		for _, step := range r.LongOpen {
-			longOpen[r.Name] = append(longOpen[r.Name], step.D())
-		}
-	}
-	return levels, longOpen
 }
 
 func destinations(chats []bot.Chat) []digest.Destination {
@@ -242,6 +232,9 @@ func (s *service) health() []ingest.HealthLine {
 		return []ingest.HealthLine{{Name: "database", Detail: s.starts.Error()}}
 	}
 	lines := []ingest.HealthLine{{Name: "database", OK: true}}
+	if err := s.sender.Err(); err != nil {
+		lines[0] = ingest.HealthLine{Name: "database", Detail: "messages wait: " + err.Error()}
+	}
 	if since, away := s.journal.Away(); away {
 		lines[0] = ingest.HealthLine{Name: "database", Detail: "away since " + since.UTC().Format(time.RFC3339) + "; transitions wait and are written in order when it is back"}
 	}
@@ -252,7 +245,12 @@ func (s *service) health() []ingest.HealthLine {
 	if h := s.telegram.Health(); h.Error != "" {
 		line.OK, line.Detail = false, h.Error
 	}
-	return append(lines, line)
+	lines = append(lines, line)
+	out := s.roster.Out()
+	for _, chat := range slices.Sorted(maps.Keys(out)) {
+		lines = append(lines, ingest.HealthLine{Name: "chat " + strconv.FormatInt(chat, 10), Detail: out[chat]})
+	}
+	return lines
 }
 
 // waiting sets why there is no state yet, for readyz.
