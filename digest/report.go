@@ -273,7 +273,7 @@ func Build(data Data, w, before Window, now time.Time, loc *time.Location, opt O
 	r := Report{
 		Edition:     opt.Edition,
 		GeneratedAt: now.In(loc),
-		Zone:        loc.String(),
+		Zone:        zoneName(w.To.In(loc)),
 		Window:      Window{From: w.From.In(loc), To: w.To.In(loc)},
 		Before:      Window{From: before.From.In(loc), To: before.To.In(loc)},
 		Undelivered: data.Undelivered,
@@ -307,6 +307,16 @@ func Build(data Data, w, before Window, now time.Time, loc *time.Location, opt O
 	calm := len(r.Incidents) == 0 && r.Undelivered == 0
 	r.NoData, r.Quiet = calm && idle, calm && !idle
 	return r
+}
+
+// zoneName is how the zone of a time is called: the computer's own has no name
+// but its abbreviation.
+func zoneName(t time.Time) string {
+	if t.Location() == time.Local {
+		name, _ := t.Zone()
+		return name
+	}
+	return t.Location().String()
 }
 
 // JSON is the report as GET /v1/digest answers it, indented, with a newline at

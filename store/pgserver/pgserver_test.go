@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 // not when root runs the tests.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "bb-pgserver-")
+	dir, err := os.MkdirTemp("", "bb-pgserver-")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,6 @@ func (s *service) openDatabase(ctx context.Context, stops *stopper) (*store.DB, 
 		}
 		stops.add("built-in postgres", pg.Stop)
 		url = pg.URL()
-		s.log.Info("built-in postgres is running", "data", s.cfg.DataDir)
 	}
 	var told time.Time
 	for wait := startRetry; ; wait = min(wait*2, startRetryMax) {

@@ -135,7 +135,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	sender := bot.NewSender(senderConfig)
 	journal := store.NewJournal(store.JournalOptions{
-		DB: db, Engine: engine, Policy: alerts, Every: s.tick, Advance: engine.Advance, Now: s.now, OnCommit: sender.Wake,
+		DB: db, Engine: engine, Policy: logged{alerts, s.log}, Every: s.tick, Advance: engine.Advance, Now: s.now, OnCommit: sender.Wake,
 		Log: s.log, Registerer: s.registry, MaxSeries: s.cfg.MetricsMaxSeries,
 	})
 	runner := &digest.Runner{
@@ -156,6 +156,39 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
 	s.log.Info("state restored", "breakers", len(states), "open_incidents", len(open), "era", clock.Era)
 	return nil
+}
+
+// logged is the alert policy with a line in the log for what trips, what
+// closes and what people do; probes are not worth one.
+type logged struct {
+	*bot.Alerts
+	log *slog.Logger
+}
+
+// Plan logs the transitions and plans for them.
+func (l logged) Plan(transitions []breaker.Transition) bot.Plan {
+	for i := range transitions {
+		t := &transitions[i]
+		switch t.Reason {
+		case breaker.ReasonProbeGranted, breaker.ReasonProbePassive, breaker.ReasonProbeFailed, breaker.ReasonProbesLost:
+			continue
+		}
+		attrs := []any{"breaker", t.Breaker, "from", t.From, "to", t.To, "reason", t.Reason}
+		for _, a := range [...][2]string{{"detail", t.Detail}, {"actor", t.Actor}} {
+			if a[1] != "" {
+				attrs = append(attrs, a[0], a[1])
+			}
+		}
+		if t.Incident != 0 {
+			attrs = append(attrs, "ref", breaker.Ref(t.Incident))
+		}
+		if t.Trips() {
+			l.log.Warn("tripped", attrs...)
+		} else {
+			l.log.Info("transition", attrs...)
+		}
+	}
+	return l.Alerts.Plan(transitions)
 }
 
 func destinations(chats []bot.Chat) []digest.Destination {
