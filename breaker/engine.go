@@ -528,8 +528,15 @@ func (e *Engine) refuse(ct *circuit, ask Ask, refusing []*breaker) Grant {
 	return g
 }
 
+// maxAsks bounds the different answers counted between two drains; past it they
+// are counted without their labels.
+const maxAsks = 100_000
+
 // asked counts an answer, by minute.
 func (e *Engine) asked(l Labels, reason string, incidents []uint64) {
+	if len(e.asks) >= maxAsks {
+		l = Labels{}
+	}
 	key := askKey{labels: l, minute: e.now / minute, reason: reason}
 	copy(key.incidents[:], incidents)
 	a := e.asks[key]

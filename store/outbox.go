@@ -34,7 +34,7 @@ func (db *DB) Claim(ctx context.Context, now time.Time, limit int, skip []int64)
 		WITH taken AS (
 		    SELECT id, row_number() OVER () AS place FROM (
 		        SELECT id FROM outbox WHERE `+due+` AND next_at <= $2
-		        ORDER BY `+urgency+`, next_at, id LIMIT $3 FOR UPDATE SKIP LOCKED) ranked
+		        ORDER BY `+urgency+`, next_at, coalesce(target, id) LIMIT $3 FOR UPDATE SKIP LOCKED) ranked
 		)
 		UPDATE outbox o SET status = 'sending', attempts = o.attempts + 1, repeat = o.repeat OR o.status = 'unknown', stale_from = NULL
 		FROM taken LEFT JOIN outbox waits ON waits.id = taken.id LEFT JOIN outbox target ON target.id = waits.target

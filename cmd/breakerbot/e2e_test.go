@@ -244,12 +244,7 @@ func TestDatabaseUnreachableAtStart(t *testing.T) {
 // Without any configuration there is a Postgres of our own, also after a crash.
 func TestBuiltInPostgres(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "data")
-	for d := filepath.Dir(dir); d != "/"; d = filepath.Dir(d) {
-		if os.Geteuid() == 0 {
-			_ = os.Chmod(d, 0o755) // Postgres runs as another user there
-		}
-	}
+	dir := filepath.Join(openTempDir(t), "data")
 	p := start(t, "", "BREAKERBOT_DATA_DIR="+dir)
 	p.refusals("gpu-box", 3)
 	code, _, stderr := once(t, []string{"BREAKERBOT_DATA_DIR=" + dir, "BREAKERBOT_LISTEN=127.0.0.1:0"}, "serve")

@@ -362,6 +362,19 @@ func rows(t *testing.T, url, query string) []string {
 	return list
 }
 
+// openTempDir is a folder that Postgres can pass through, which runs as another
+// user where the tests are root.
+func openTempDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir() // two folders of the test's own
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // untilRows waits until a query gives these rows, for what only the database
 // shows.
 func untilRows(t *testing.T, url, query string, want ...string) {

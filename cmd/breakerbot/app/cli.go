@@ -44,7 +44,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 // commandLine is the grammar of the command line.
 type commandLine struct {
-	Config string `help:"Configuration file; breakerbot.yaml in this folder when it exists." short:"c" placeholder:"FILE"`
+	Config string `help:"Configuration file; breakerbot.yaml in this folder when it exists." short:"c" placeholder:"FILE" env:"BREAKERBOT_CONFIG"`
 
 	Serve   struct{}   `cmd:"" help:"Run the service."`
 	Demo    demoCmd    `cmd:"" help:"Live through a simulated day of a small lab with three outages, in about a minute."`

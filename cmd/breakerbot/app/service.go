@@ -106,6 +106,13 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	doubtful, err := db.ResumeOutbox(ctx, s.now())
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if doubtful > 0 {
+		s.log.Warn("messages were on their way when the last process ended", "messages", doubtful)
+	}
 	engine, err := breaker.New(breaker.Config{
 		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
 	})
@@ -127,7 +134,10 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	})
 	alerts.Restore(open)
 	roster := bot.NewRoster(s.cfg.Telegram.Chats, s.cfg.Telegram.Operators)
-	senderConfig := bot.SenderConfig{Outbox: db, Roster: roster, Manner: manner, Zone: s.cfg.Zone, Log: s.log}
+	senderConfig := bot.SenderConfig{
+		Outbox: db, Roster: roster, Manner: manner, Zone: s.cfg.Zone, Log: s.log,
+		Clock: func() time.Time { return time.Now().In(s.cfg.Zone) }, // "today" begins in that zone
+	}
 	if s.telegram != nil {
 		senderConfig.Messenger, senderConfig.Budget = s.telegram, bot.NewBudget(time.Now)
 	} else {
