@@ -151,6 +151,64 @@ func TestKilledWhileOpen(t *testing.T) {
 	}
 }
 
+// What stays open is told again by the clock alone: no call comes, and the
+// server is killed in between.
+func TestStillOpenAcrossARestart(t *testing.T) {
+	t.Parallel()
+	url, tg := storetest.URL(t), telegram(t)
+	config := strings.Replace(fmt.Sprintf(quick, "1h"), "group_wait: 300ms", "group_wait: 300ms, long_open: [3s, 1h]", 1)
+	p := start(t, config, withTelegram(tg, "DATABASE_URL="+url)...)
+	p.refusals("gpu-box", 3)
+	alert := message(t, tg, "🔴 OPEN", "gpu-box")
+	untilRows(t, url, "SELECT status FROM outbox", "delivered")
+	p.kill()
+	start(t, config, withTelegram(tg, "DATABASE_URL="+url)...)
+	again := message(t, tg, "⏰ STILL OPEN", "gpu-box")
+	if !again.Sounded() || again.ReplyTo != alert.ID {
+		t.Errorf("the step is silent or no reply to message %d: %+v", alert.ID, again)
+	}
+	if n := len(tg.Messages()); n != 2 {
+		t.Errorf("%d messages, want the alert and one step", n)
+	}
+}
+
+// A digest that fell due while the server was down comes once, also when the
+// server is started again; a database without history owes none.
+func TestDigestOnce(t *testing.T) {
+	t.Parallel()
+	url, tg := storetest.URL(t), telegram(t)
+	due := time.Now().UTC().Add(-2 * time.Minute)
+	config := fmt.Sprintf("timezone: UTC\ndigest: {cron: \"%d %d * * *\"}\n", due.Minute(), due.Hour())
+	env := withTelegram(tg, "DATABASE_URL="+url)
+	p := start(t, config, env...)
+	p.report(map[string]any{"agent": "coder", "machine": "gpu-box", "http_status": 200})
+	if code := p.stop(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	if got := rows(t, url, "SELECT day::text FROM digests"); len(got) != 0 {
+		t.Fatalf("digests %q of a database whose history began after they were due", got)
+	}
+	rows(t, url, `INSERT INTO outcome_counts (bucket, agent, machine, cause, served, calls, durations)
+		VALUES (date_trunc('minute', now()) - interval '3 hours', 'coder', 'gpu-box', 'ok', 'primary', 7, array_fill(0::bigint, ARRAY[15])) RETURNING machine`)
+	for range 2 {
+		p = start(t, config, env...)
+		digest := message(t, tg, "Quiet", "no trips in 7 calls")
+		if digest.Sounded() {
+			t.Error("the digest sounds")
+		}
+		untilRows(t, url, "SELECT kind || ' ' || status FROM outbox", "digest delivered")
+		p.stop()
+	}
+	if n := len(tg.Messages()); n != 1 {
+		t.Errorf("%d messages, want one digest", n)
+	}
+	want := due.Truncate(time.Minute)
+	got := rows(t, url, "SELECT destination_id || ' ' || (extract(epoch FROM window_to - window_from) / 3600)::int || ' h until ' || extract(epoch FROM window_to)::bigint FROM digests")
+	if !slices.Equal(got, []string{fmt.Sprintf("chat:%d 24 h until %d", chatID, want.Unix())}) {
+		t.Errorf("digests %q, want one of 24 h until %s", got, want)
+	}
+}
+
 // A probe granted before the crash is the same probe after it.
 func TestKilledWithAProbeInFlight(t *testing.T) {
 	t.Parallel()

@@ -150,7 +150,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	})
 	runner := &digest.Runner{
 		Schedule: schedule, Zone: s.cfg.Zone, Destinations: destinations(s.cfg.Telegram.Chats),
-		Source: db, Ledger: db, QuietDays: s.cfg.Digest.QuietDays, Log: s.log,
+		Source: db, Ledger: waking{db, sender.Wake}, QuietDays: s.cfg.Digest.QuietDays, Log: s.log,
 	}
 
 	s.mu.Lock()
@@ -166,6 +166,21 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
 	s.log.Info("state restored", "breakers", len(states), "open_incidents", len(open), "era", clock.Era)
 	return nil
+}
+
+// waking is a ledger that wakes the sender when it has stored a digest.
+type waking struct {
+	digest.Ledger
+	wake func()
+}
+
+// Store stores the digest and wakes the sender.
+func (w waking) Store(ctx context.Context, now time.Time, issue digest.Issue) (bool, error) {
+	stored, err := w.Ledger.Store(ctx, now, issue)
+	if stored {
+		w.wake()
+	}
+	return stored, err
 }
 
 // logged is the alert policy with a line in the log for what trips, what
