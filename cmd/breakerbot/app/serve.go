@@ -85,46 +85,28 @@ func runServe(ctx context.Context, cfg Config, sys System) (err error) {
 	}
 }
 
-// start brings up the database, restores the state and starts the loops.
+// start brings up the database, restores the state and starts the loops. A
+// configured database that does not answer is waited for, however often it
+// goes away meanwhile.
 func (s *service) start(ctx context.Context, stops *stopper) error {
-	db, err := s.openDatabase(ctx, stops)
-	if err != nil {
-		return err
-	}
-	lock, err := db.Lock(ctx, nil)
-	if err != nil {
-		return err
-	}
-	stops.add("lock", func(context.Context) error { lock.Release(); return nil })
-	if err := s.restore(ctx, db); err != nil {
-		return err
-	}
-	s.run(stops)
-	return nil
-}
-
-// openDatabase gives a database with an up-to-date schema: the configured one,
-// tried until it answers, or the built-in one.
-func (s *service) openDatabase(ctx context.Context, stops *stopper) (*store.DB, error) {
 	url := string(s.cfg.DatabaseURL)
 	if url == "" {
 		pg, err := pgserver.Start(ctx, pgserver.Options{DataDir: s.cfg.DataDir, Log: s.log})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		stops.add("built-in postgres", pg.Stop)
 		url = pg.URL()
 	}
 	var told time.Time
 	for wait := startRetry; ; wait = min(wait*2, startRetryMax) {
-		db, err := store.Open(ctx, url, s.log)
+		away, err := s.connect(ctx, url, stops)
 		if err == nil {
-			if err := db.Migrate(ctx); err != nil {
-				db.Close()
-				return nil, err
-			}
-			stops.add("database pool", func(context.Context) error { db.Close(); return nil })
-			return db, nil
+			s.run(stops)
+			return nil
+		}
+		if !away {
+			return err
 		}
 		s.waiting(err)
 		if now := time.Now(); now.Sub(told) >= startRemind {
@@ -133,10 +115,37 @@ func (s *service) openDatabase(ctx context.Context, stops *stopper) (*store.DB, 
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-time.After(wait):
 		}
 	}
+}
+
+// connect opens the database, brings its schema up to date, takes the lock and
+// restores the state. away tells that it failed because the database does not
+// answer, so that trying again may help; nothing is left of the attempt then.
+func (s *service) connect(ctx context.Context, url string, stops *stopper) (away bool, err error) {
+	db, err := store.Open(ctx, url, s.log)
+	if err != nil {
+		return true, err
+	}
+	var lock *store.Lock
+	if err = db.Migrate(ctx); err == nil {
+		if lock, err = db.Lock(ctx, nil); err == nil {
+			err = s.restore(ctx, db)
+		}
+	}
+	if err != nil {
+		away = db.Ping(ctx) != nil
+		if lock != nil {
+			lock.Release()
+		}
+		db.Close()
+		return away, err
+	}
+	stops.add("database pool", func(context.Context) error { db.Close(); return nil })
+	stops.add("lock", func(context.Context) error { lock.Release(); return nil })
+	return false, nil
 }
 
 // run starts the loops and tells stops how each one ends.
