@@ -119,7 +119,7 @@ func runDemo(ctx context.Context, sys System, args demoCmd) (err error) {
 // demoConfig is the default configuration, for a lab of its own: nothing of the
 // user's is read or touched.
 func demoConfig() (Config, error) {
-	settings := map[string]string{"BREAKERBOT_LISTEN": "127.0.0.1:0", "BREAKERBOT_TIMEZONE": "UTC"}
+	settings := map[string]string{"BREAKERBOT_LISTEN": "127.0.0.1:0", "BREAKERBOT_TIMEZONE": "UTC", "BREAKERBOT_DATA_DIR": os.TempDir()}
 	p := &problems{places: make(map[string]place)}
 	raw := defaults()
 	env := func(key string) (string, bool) { v, ok := settings[key]; return v, ok }
