@@ -198,9 +198,9 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 	c.ended = e.now - instant(o.Age)
 	c.started = c.ended - instant(o.Duration)
 	c.tooOld = o.Age > e.maxAge
-	v.Counted = []string{}
 	v.Latency = o.Latency
 	ct := e.circuit(o.Labels)
+	v.Counted = make([]string, 0, len(ct.rules))
 	if o.Permit != "" {
 		// A permit that is not ours is as good as none: the call happened.
 		if p, err := e.check(o.Permit); err == nil {
