@@ -368,20 +368,25 @@ func spell(d time.Duration) string {
 	return d.String()
 }
 
-// nearest is the known word with the smallest Levenshtein distance to word;
-// of equals the first.
-func nearest(word string, known []string) string {
-	best, bestDistance := "", math.MaxInt
+// Nearest is the known word with the smallest Levenshtein distance to word,
+// whatever their case, and that distance; of equals the first.
+func Nearest(word string, known []string) (best string, edits int) {
+	edits = math.MaxInt
 	for _, candidate := range known {
-		if d := levenshtein(word, candidate); d < bestDistance {
-			best, bestDistance = candidate, d
+		if d := levenshtein(word, candidate); d < edits {
+			best, edits = candidate, d
 		}
 	}
+	return best, edits
+}
+
+func nearest(word string, known []string) string {
+	best, _ := Nearest(word, known)
 	return best
 }
 
 func levenshtein(a, b string) int {
-	ra, rb := []rune(strings.ToLower(a)), []rune(b)
+	ra, rb := []rune(strings.ToLower(a)), []rune(strings.ToLower(b))
 	row := make([]int, len(rb)+1)
 	for j := range row {
 		row[j] = j

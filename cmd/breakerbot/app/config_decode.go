@@ -16,6 +16,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"breakerbot/ingest"
 )
 
 // ConfigError is everything that is wrong with a configuration, found in one
@@ -494,34 +496,8 @@ func days(d time.Duration) string {
 // didYouMean names the known word nearest to an unknown one, or all of them
 // when none is near.
 func didYouMean(word string, known []string) string {
-	best, least := "", 1+max(1, len(word)/3)
-	for _, candidate := range known {
-		if n := distance(word, candidate); n < least {
-			best, least = candidate, n
-		}
-	}
-	if best != "" {
+	if best, edits := ingest.Nearest(word, known); edits <= max(1, len(word)/3) {
 		return "did you mean " + best + "?"
 	}
 	return "known are " + strings.Join(known, ", ")
-}
-
-// distance is Levenshtein's: the single-letter edits from one word to another.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edit := diagonal
-			if a[i] != b[j] {
-				edit++
-			}
-			diagonal, row[j+1] = row[j+1], min(edit, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
