@@ -890,16 +890,30 @@ func (c *Commands) hold(ctx context.Context, now time.Time, a asker, arg string)
 		return
 	}
 	control := breaker.Control{Breaker: name, Op: breaker.OpHoldOpen, Actor: actor(a), Reason: rest}
-	first, reason, _ := strings.Cut(rest, " ")
-	if d, err := time.ParseDuration(first); err == nil {
-		if d <= 0 {
-			c.say(ctx, now, a, "A hold of "+Code(first)+" is none: a duration above zero is needed, such as 2h.")
+	if first, reason, _ := strings.Cut(rest, " "); first != "" && strings.ContainsRune("+-.0123456789", rune(first[0])) {
+		d, ok := holdFor(first)
+		if !ok {
+			c.say(ctx, now, a, "A hold of "+Code(first)+" is none: a duration up to "+Span(maxHold)+" is needed, such as 30m, 2h or 7d.")
 			return
 		}
 		control.For, control.Reason = d, strings.TrimSpace(reason)
 	}
 	control.Reason = cut(control.Reason, 200)
 	c.control(ctx, now, a, control)
+}
+
+// maxHold is the longest hold with an end.
+const maxHold = 366 * 24 * time.Hour
+
+// holdFor reads a duration as people write it: Go's, or whole days.
+func holdFor(word string) (time.Duration, bool) {
+	d, err := time.ParseDuration(word)
+	if days, ok := strings.CutSuffix(word, "d"); ok {
+		n, dayErr := strconv.Atoi(days)
+		n = min(max(n, -1), 1000)
+		d, err = time.Duration(n)*24*time.Hour, dayErr
+	}
+	return d, err == nil && d > 0 && d <= maxHold
 }
 
 func (c *Commands) auto(ctx context.Context, now time.Time, a asker, arg string) {

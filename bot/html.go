@@ -25,12 +25,18 @@ func Escape(s string) string { return htmlEscaper.Replace(clean(s)) }
 func clean(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) {
+		switch {
+		case r != '\n' && unicode.IsControl(r):
 			return ' '
+		case unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner:
+			return '\uFFFD' // invisible, or turns the line around
 		}
 		return r
 	}, s)
 }
+
+// zeroWidthJoiner holds emoji together.
+const zeroWidthJoiner = '\u200D'
 
 // Plain is what Telegram HTML says without its markup: for a terminal, and for
 // the second try of a message whose markup was refused.

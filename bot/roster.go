@@ -47,6 +47,14 @@ func NewRoster(chats []Chat, operators []int64) *Roster {
 	return r
 }
 
+// Know takes over where groups have moved, as it was stored. It is called
+// before the first use.
+func (r *Roster) Know(moved map[int64]int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.Copy(r.moved, moved)
+}
+
 // Operator tells whether a user may change things.
 func (r *Roster) Operator(user int64) bool { return r.operators[user] }
 

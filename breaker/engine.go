@@ -205,7 +205,7 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 		// A permit that is not ours is as good as none: the call happened.
 		if p, err := e.check(o.Permit); err == nil {
 			c.pass, c.hasPass = p, true
-			c.lease = e.leases[p.num]
+			c.lease = e.leaseOf(p)
 		}
 	}
 	if e.duplicate(&c) {
@@ -241,6 +241,16 @@ func (e *Engine) duplicate(c *call) bool {
 		known = e.seen.heard(e.now, idKey(c.Agent, c.ID)) || known
 	}
 	return known
+}
+
+// leaseOf is the lease that the permit stands for, nil when it is a plain one or
+// its lease is settled. The number alone does not say so: after a crash those
+// that were never stored are given out again.
+func (e *Engine) leaseOf(p pass) *lease {
+	if l := e.leases[p.num]; l != nil && l.pass() == p {
+		return l
+	}
+	return nil
 }
 
 // settle ends a lease whose word has come: slots that it still holds are free.
@@ -561,7 +571,7 @@ func (e *Engine) Release(now time.Time, permit string) (duplicate bool, seq uint
 		return true, e.seq, nil
 	}
 	e.seq++
-	e.settle(e.leases[p.num])
+	e.settle(e.leaseOf(p))
 	return false, e.seq, nil
 }
 
@@ -579,7 +589,7 @@ func (e *Engine) Extend(now time.Time, permit string, timeout time.Duration) (ex
 	if !p.probe {
 		return time.Time{}, e.seq, nil
 	}
-	l := e.leases[p.num]
+	l := e.leaseOf(p)
 	if l == nil || l.Expired {
 		return time.Time{}, e.seq, ErrLeaseOver
 	}

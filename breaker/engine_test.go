@@ -340,6 +340,30 @@ func TestPermits(t *testing.T) {
 	}
 }
 
+// After a crash numbers that were never stored are given out again: the same
+// number in another permit is another call.
+func TestNumberAloneIsNoLease(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, plainRule())
+	trip(t, e, t0)
+	states, clock := e.Save()
+	lost, _ := e.Ask(at(1), Ask{Labels: Labels{Agent: "a", Machine: "other"}})
+	again := newEngine(t, plainRule())
+	if err := again.Restore(states, clock); err != nil {
+		t.Fatal(err)
+	}
+	if g := ask(again, at(30), "b"); !g.Probe {
+		t.Fatalf("after the restart: %+v, want the probe", g)
+	}
+	if _, _, err := again.Release(at(31), lost.Permit); err != nil {
+		t.Fatal(err)
+	}
+	report(again, at(31), OK, by(lost.Permit), func(o *Outcome) { o.Machine = "other" })
+	if g := ask(again, at(32), "c"); g.Allowed {
+		t.Fatalf("a stranger's permit has ended the probe: %+v", g)
+	}
+}
+
 func TestExtendNeverShortensAndNeverPassesMaxLease(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, plainRule(func(r *Rule) { r.MaxLease = Duration(time.Minute) }))

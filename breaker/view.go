@@ -117,18 +117,34 @@ func (e *Engine) Circuits(now time.Time, filter Labels, states ...State) []Circu
 	if name, ok := e.aliases[filter.Machine]; ok {
 		filter.Machine = name
 	}
-	list := []Circuit{}
+	var found []*circuit
 	for _, ct := range e.circuits {
-		if !fits(&filter, &ct.labels) {
-			continue
+		if fits(&filter, &ct.labels) {
+			found = append(found, ct)
 		}
+	}
+	list := make([]Circuit, 0, len(found))
+	inTurns(e, found, func(ct *circuit) {
 		e.refresh(ct)
 		if state, _ := e.summary(ct); len(states) == 0 || slices.Contains(states, state) {
 			list = append(list, e.circuitView(ct, true))
 		}
-	}
+	})
 	slices.SortFunc(list, func(a, b Circuit) int { return byLabels(&a.Labels, &b.Labels) })
 	return list
+}
+
+// inTurns does something with each of many things under the engine's lock, which
+// the caller holds, and lets others have the lock now and then: a long list is
+// not of one moment, and nobody who asks for a permit waits for it.
+func inTurns[T any](e *Engine, things []T, do func(T)) {
+	for i, thing := range things {
+		if i%500 == 499 {
+			e.mu.Unlock()
+			e.mu.Lock()
+		}
+		do(thing)
+	}
 }
 
 // Breakers lists breakers by name. Empty labels and no states match all.
@@ -139,14 +155,20 @@ func (e *Engine) Breakers(now time.Time, filter Labels, states ...State) []View 
 	if name, ok := e.aliases[filter.Machine]; ok {
 		filter.Machine = name
 	}
-	list := []View{}
+	var found []*breaker
 	for _, of := range e.breakers {
 		for _, b := range of {
-			if fits(&filter, &b.labels) && (len(states) == 0 || slices.Contains(states, b.state)) {
-				list = append(list, e.view(b))
+			if fits(&filter, &b.labels) {
+				found = append(found, b)
 			}
 		}
 	}
+	list := make([]View, 0, len(found))
+	inTurns(e, found, func(b *breaker) {
+		if len(states) == 0 || slices.Contains(states, b.state) {
+			list = append(list, e.view(b))
+		}
+	})
 	slices.SortFunc(list, func(a, b View) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }

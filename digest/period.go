@@ -12,7 +12,11 @@ import (
 type Period struct {
 	hours, days int
 	yesterday   bool
+	span        time.Duration // any other
 }
+
+// Last is the span of this length up to now; zero is the last 24 hours.
+func Last(span time.Duration) Period { return Period{span: span} }
 
 // maxDays is the longest period: as long as counts are kept.
 const maxDays = 400
@@ -49,6 +53,8 @@ func (p Period) String() string {
 		return "yesterday"
 	case p.days > 0:
 		return strconv.Itoa(p.days) + "d"
+	case p.span > 0:
+		return p.span.String()
 	case p.hours > 0:
 		return strconv.Itoa(p.hours) + "h"
 	default:
@@ -72,7 +78,7 @@ func (p Period) Window(now time.Time, loc *time.Location) (w, before Window) {
 		w = Window{From: daysBefore(today, p.days, h, m, s, loc), To: now}
 		return w, Window{From: daysBefore(date(w.From), p.days, h, m, s, loc), To: w.From}
 	default:
-		span := time.Duration(p.hours) * time.Hour
+		span := p.span + time.Duration(p.hours)*time.Hour
 		if span <= 0 {
 			span = 24 * time.Hour
 		}

@@ -357,7 +357,11 @@ func readMillis(v value, most time.Duration) (time.Duration, string) {
 		}
 		return 0, message
 	}
-	return time.Duration(math.Round(ms * float64(time.Millisecond))), ""
+	d := time.Duration(math.Round(ms * float64(time.Millisecond)))
+	if d == 0 && ms > 0 {
+		return 0, fmt.Sprintf("is %s ms: that is less than a nanosecond, and 0 has a meaning of its own", excerpt(string(v)))
+	}
+	return d, ""
 }
 
 // spell writes a whole number of days or hours without the zero parts.

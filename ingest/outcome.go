@@ -209,9 +209,9 @@ func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (breaker.Ou
 		age := now.Sub(w.endedAt)
 		switch {
 		case age < -maxClockAhead:
-			rep.fail("ended_at", fmt.Sprintf("is %s in the future: at most %s is allowed", (-age).Round(time.Second), spell(maxClockAhead)))
+			rep.fail("ended_at", fmt.Sprintf("is %s, in the future: at most %s ahead is allowed", w.endedAt.Format(time.RFC3339), spell(maxClockAhead)))
 		case age > maxCallAge:
-			rep.fail("ended_at", fmt.Sprintf("is %s ago: at most %s is allowed", age.Round(time.Second), spell(maxCallAge)))
+			rep.fail("ended_at", fmt.Sprintf("is %s: at most %s ago is allowed", w.endedAt.Format(time.RFC3339), spell(maxCallAge)))
 		}
 		w.out.Age = max(0, age)
 	}
@@ -347,6 +347,9 @@ func readTime(v value) (time.Time, string) {
 	at, err := time.Parse(time.RFC3339, v.text())
 	if err != nil {
 		return time.Time{}, fmt.Sprintf("is the string %q: an RFC 3339 time with zone is needed, such as 2026-03-01T14:02:00.250Z", excerpt(v.text()))
+	}
+	if at.Year() < 1970 || at.Year() > 2200 {
+		return time.Time{}, fmt.Sprintf("is %s: a time of the years 1970 to 2200 is needed", excerpt(v.text()))
 	}
 	return at, ""
 }

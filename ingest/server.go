@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -265,6 +266,11 @@ func (s *Server) serve(rt route) http.Handler {
 		}
 		if reason != "" {
 			s.Log.Warn("request refused", "route", label, "reason", reason, "remote", r.RemoteAddr, "token", who)
+		}
+		if err == nil {
+			if _, bad := url.ParseQuery(r.URL.RawQuery); bad != nil {
+				err = newProblem(http.StatusBadRequest, "the query cannot be read: %s", bad)
+			}
 		}
 		if err == nil {
 			err = rt.handle(s, rec, r)

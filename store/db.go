@@ -95,8 +95,10 @@ func unreachable(cfg *pgx.ConnConfig, err error) error {
 		text = pgErr.Message
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		text = "no answer in time"
+	} else if errors.Is(err, context.Canceled) {
+		text = "interrupted"
 	}
-	return &unreachableError{fmt.Sprintf("database %q at %s port %d does not let user %q in: %s", cfg.Database, cfg.Host, cfg.Port, cfg.User, text), err}
+	return &unreachableError{fmt.Sprintf("database %q at %s port %d cannot be reached as user %q: %s", cfg.Database, cfg.Host, cfg.Port, cfg.User, text), err}
 }
 
 // The keys of the advisory locks: "bb" and a number.

@@ -78,8 +78,8 @@ func TestOpenSaysInOneSentenceWhatIsWrong(t *testing.T) {
 	missing := *good
 	missing.Path = "/nowhere"
 	for name, test := range map[string]struct{ url, want string }{
-		"nobody there":  {"postgres://bob:hush-hush@127.0.0.1:1/lab", `database "lab" at 127.0.0.1 port 1 does not let user "bob" in: `},
-		"no socket":     {"postgres://bob:hush-hush@/lab?host=/nonexistent", `database "lab" at /nonexistent port 5432 does not let user "bob" in: `},
+		"nobody there":  {"postgres://bob:hush-hush@127.0.0.1:1/lab", `database "lab" at 127.0.0.1 port 1 cannot be reached as user "bob": `},
+		"no socket":     {"postgres://bob:hush-hush@/lab?host=/nonexistent", `database "lab" at /nonexistent port 5432 cannot be reached as user "bob": `},
 		"no database":   {missing.String(), `database "nowhere" does not exist`},
 		"no port":       {"postgres://bob:hush-hush@127.0.0.1:x/lab", "read the database URL: "},
 		"not a URL":     {"host=127.0.0.1 password=hush-hush port=x", "read the database URL: "},

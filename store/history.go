@@ -21,7 +21,14 @@ const (
 )
 
 // ErrBadCursor is in the error for a cursor that no page of the list gave out.
-var ErrBadCursor = errors.New("cursor is none of this list's")
+var ErrBadCursor error = badCursor{}
+
+type badCursor struct{}
+
+func (badCursor) Error() string { return "cursor is none of this list's" }
+
+// BadCursor tells those who know no store that the fault is the caller's.
+func (badCursor) BadCursor() bool { return true }
 
 // A cursor is the kind of list and the number of the page's last row, so that
 // a page is found by its key and rows added meanwhile shift nothing.

@@ -305,3 +305,21 @@ func (c outboxPending) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(outboxPendingDesc, prometheus.GaugeValue, n)
 }
+
+// MovedChats tells which groups have become supergroups, and where they are now.
+func (db *DB) MovedChats(ctx context.Context) (map[int64]int64, error) {
+	rows, err := db.pool.Query(ctx, "SELECT chat_id, moved_to FROM chats WHERE moved_to IS NOT NULL")
+	if err != nil {
+		return nil, fmt.Errorf("read moved chats: %w", err)
+	}
+	moved := make(map[int64]int64)
+	var from, to int64
+	_, err = pgx.ForEachRow(rows, []any{&from, &to}, func() error {
+		moved[from] = to
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read moved chats: %w", err)
+	}
+	return moved, nil
+}

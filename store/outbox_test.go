@@ -476,6 +476,9 @@ func TestAMovedChat(t *testing.T) {
 	if err := m.ChatMoved(t.Context(), 4, 4); err == nil {
 		t.Error("a chat moved to itself")
 	}
+	if moved, err := m.MovedChats(t.Context()); err != nil || moved[-5] != -1006 || moved[-1005] != -1006 {
+		t.Errorf("moved chats %v (%v), want both old ids to lead to -1006", moved, err)
+	}
 	// And back, which must not send messages round in a circle.
 	if err := m.ChatMoved(t.Context(), -1006, -5); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -468,6 +469,11 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
+	for _, path := range []string{"/v1/transitions?cursor=x", "/v1/incidents?cursor=t1", "/v1/transitions?%zz=1", "/v1/breakers?machin=a"} {
+		if status, answer := p.call("GET", path, nil); status != 400 {
+			t.Errorf("%s: %d %v, want 400", path, status, answer)
+		}
+	}
 	if status, answer := p.call("GET", "/v1/nothing", nil); status != 404 {
 		t.Errorf("an unknown path: %d %v", status, answer)
 	}
@@ -493,6 +499,41 @@ func TestStop(t *testing.T) {
 	}
 	if !strings.Contains(p.log(), "msg=stopped") {
 		t.Errorf("the log does not end with the stop:\n%s", p.log())
+	}
+}
+
+// A database that hangs and a client that dawdles hold no stop up.
+func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(openTempDir(t), "data")
+	p := start(t, "", "BREAKERBOT_DATA_DIR="+dir)
+	p.report(map[string]any{"agent": "a", "machine": "m", "cause": "ok"})
+	slow, err := net.Dial("tcp", strings.TrimPrefix(p.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	fmt.Fprint(slow, "POST /v1/outcomes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	pids := postgresOf(t, dir)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}()
+	if v := p.report(map[string]any{"agent": "a", "machine": "m", "cause": "ok"}); v["status"] != 202 {
+		t.Errorf("with a hanging database: %v, want 202", v)
+	}
+	began := time.Now()
+	if code := p.stop(); code != 1 {
+		t.Errorf("exit code %d, want 1: something could not be written", code)
+	}
+	if took := time.Since(began); took > 11*time.Second {
+		t.Errorf("the stop took %s, at most 10s are allowed", took)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -360,6 +361,33 @@ func rows(t *testing.T, url, query string) []string {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// postgresOf lists the processes of the built-in Postgres in a data folder.
+func postgresOf(t *testing.T, dir string) []int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	server, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids := []int{server}
+	children, err := exec.CommandContext(t.Context(), "pgrep", "-P", first).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Fields(string(children)) {
+		pid, err := strconv.Atoi(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
 }
 
 // openTempDir is a folder that Postgres can pass through, which runs as another

@@ -18,8 +18,12 @@ import (
 )
 
 const (
-	// stopLimit is how long a graceful stop may take in all.
-	stopLimit = 10 * time.Second
+	// stopLimit is how long a graceful stop may take in all. intakeLimit is how
+	// long requests may take to end, lastLimit how long the steps get that come
+	// when the time is up: enough to tell a server of ours to go.
+	stopLimit   = 9 * time.Second
+	intakeLimit = 3 * time.Second
+	lastLimit   = 300 * time.Millisecond
 	// startRetry and startRetryMax are the waits between attempts to reach the
 	// database at start; startRemind is how often the log says so again.
 	startRetry    = 250 * time.Millisecond
@@ -73,7 +77,15 @@ func runServe(ctx context.Context, cfg Config, sys System) (err error) {
 		}
 		return err
 	}
-	stops.add("intake", server.Shutdown)
+	stops.add("intake", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, intakeLimit)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			log.Warn("connections were cut: their requests took too long to end")
+			return server.Close()
+		}
+		return nil
+	})
 	log.Info("ready", "address", listener.Addr().String(), "chats", len(s.cfg.Telegram.Chats), "telegram", s.telegram != nil,
 		"rules", len(cfg.Rules), "digest", cfg.Digest.Cron, "zone", cfg.Zone.String())
 	select {
@@ -239,7 +251,15 @@ func (s *stopper) stop() error {
 	s.steps = nil
 	var errs []error
 	for _, step := range slices.Backward(steps) {
-		if err := step.do(ctx); err != nil {
+		done := make(chan error, 1)
+		go func() { done <- step.do(ctx) }()
+		var err error
+		select {
+		case err = <-done:
+		case <-time.After(max(stopLimit-time.Since(began), lastLimit)):
+			err = errors.New("it does not end in time and is left behind")
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("stop %s: %w", step.name, err))
 		}
 	}

@@ -51,6 +51,11 @@ type service struct {
 	digests *digest.Runner
 }
 
+// skippedEras is how far the engine's counter is set ahead at a restart: permits
+// of a process that was killed may name eras that it never got to store, and
+// those must not be given out again.
+const skippedEras = 4096
+
 // printedChat stands for the terminal where there is no token.
 const printedChat = 0
 
@@ -106,12 +111,19 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	moved, err := db.MovedChats(ctx)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
 	doubtful, err := db.ResumeOutbox(ctx, s.now())
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if doubtful > 0 {
 		s.log.Warn("messages were on their way when the last process ended", "messages", doubtful)
+	}
+	if clock.Seq > 0 {
+		clock.Era += skippedEras
 	}
 	engine, err := breaker.New(breaker.Config{
 		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
@@ -134,6 +146,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	})
 	alerts.Restore(open)
 	roster := bot.NewRoster(s.cfg.Telegram.Chats, s.cfg.Telegram.Operators)
+	roster.Know(moved)
 	senderConfig := bot.SenderConfig{
 		Outbox: db, Roster: roster, Manner: manner, Zone: s.cfg.Zone, Log: s.log,
 		Clock: func() time.Time { return time.Now().In(s.cfg.Zone) }, // "today" begins in that zone
@@ -244,11 +257,7 @@ func (s *service) writeDigest(ctx context.Context, req ingest.DigestRequest) (st
 	if err != nil {
 		return "", nil, err
 	}
-	period, err := digest.ParsePeriod(strconv.Itoa(max(1, int(req.Period/time.Hour))) + "h")
-	if err != nil {
-		return "", nil, err
-	}
-	report, err := runner.PreviewUntil(ctx, s.now(), req.Until, period)
+	report, err := runner.PreviewUntil(ctx, s.now(), req.Until, digest.Last(req.Period))
 	if err != nil {
 		return "", nil, err
 	}
