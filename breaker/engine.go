@@ -705,6 +705,8 @@ func (e *Engine) Drain() Batch {
 		e.seq++ // brought about by time while somebody only looked
 	}
 	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Evicted: e.evicted, Clock: e.clock()}
+	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
+	e.seen.fresh = 0
 	for _, a := range e.asks {
 		batch.Asks = append(batch.Asks, *a)
 	}
@@ -728,7 +730,7 @@ func (e *Engine) Drain() Batch {
 func (e *Engine) Backlog() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.transitions) + len(e.outcomes) + len(e.asks)
+	return len(e.transitions) + len(e.outcomes) + len(e.asks) + e.seen.fresh
 }
 
 func (e *Engine) clock() Clock {

@@ -340,6 +340,40 @@ func TestPermits(t *testing.T) {
 	}
 }
 
+func TestSecondWordsAreKnownAfterARestart(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, plainRule())
+	id := func(o *Outcome) { o.ID = "call-1" }
+	g := ask(e, t0, "a")
+	report(e, t0, Refused, id)
+	report(e, t0, Refused, by(g.Permit))
+	batch := e.Drain()
+	if len(batch.Heard) != 2 || len(e.Drain().Heard) != 0 {
+		t.Fatalf("%d calls heard of, want two, once", len(batch.Heard))
+	}
+	states, clock := e.Save()
+	again := newEngine(t, plainRule())
+	if err := again.Restore(states, clock); err != nil {
+		t.Fatal(err)
+	}
+	again.RestoreHeard(batch.Heard)
+	for name, word := range map[string]func(*Outcome){"id": id, "permit": by(g.Permit)} {
+		if v := report(again, at(1), Refused, word); !v.Duplicate {
+			t.Errorf("the second word of the %s: %+v, want a duplicate", name, v)
+		}
+	}
+	if len(again.Drain().Heard) != 0 {
+		t.Error("restored calls are to be stored again")
+	}
+	if v := report(again, at(25*3600), Refused, id); !v.Duplicate {
+		t.Errorf("nothing newer came, so nothing was forgotten: %+v", v)
+	}
+	report(again, at(25*3600), Refused, func(o *Outcome) { o.ID = "call-2" })
+	if v := report(again, at(25*3600), Refused, id); v.Duplicate {
+		t.Errorf("after a day: %+v, want it forgotten", v)
+	}
+}
+
 // After a crash numbers that were never stored are given out again: the same
 // number in another permit is another call.
 func TestNumberAloneIsNoLease(t *testing.T) {
@@ -665,7 +699,8 @@ func TestRestartIsInvisible(t *testing.T) {
 					t.Fatal(err)
 				}
 				next, _ := New(cfg)
-				next.seen, next.judge = restarted.seen, restarted.judge
+				next.judge = restarted.judge
+				heard := restarted.Heard()
 				states = nil
 				if err := json.Unmarshal(text, &states); err != nil {
 					t.Fatal(err)
@@ -673,6 +708,7 @@ func TestRestartIsInvisible(t *testing.T) {
 				if err := next.Restore(states, clock); err != nil {
 					t.Fatal(err)
 				}
+				next.RestoreHeard(heard)
 				restarted = next
 			}
 		}

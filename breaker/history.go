@@ -232,6 +232,16 @@ const (
 	AskedProbe   = "probe"
 )
 
+// Heard is a call that a word has come of, so that a second one is known for a
+// duplicate: a digest of the agent and its id, or of the permit.
+type Heard struct {
+	Call [16]byte
+	At   time.Time
+}
+
+// HeardFor is how long a call is remembered, if as many fit.
+const HeardFor = 24 * time.Hour
+
 // Batch is everything that has happened since the last Drain, in the engine's
 // order. From and To are its place in that order: the next batch's From is
 // this one's To.
@@ -240,6 +250,7 @@ type Batch struct {
 	Transitions []Transition
 	Outcomes    []Applied
 	Asks        []Asked
+	Heard       []Heard // calls that a first word came of
 	States      []Saved // breakers touched, as they are at To
 	Evicted     []string
 	Clock       Clock

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"slices"
-	"time"
 )
 
 // pass is what a permit's text says. It is signed, so that nothing has to be
@@ -106,6 +105,7 @@ type seen struct {
 	queue []seenEntry // a ring, oldest at head
 	head  int
 	max   int
+	fresh int // at the queue's end, waiting for Drain
 }
 
 type (
@@ -116,14 +116,12 @@ type (
 	}
 )
 
-const seenFor = instant(24 * time.Hour)
-
 // heard adds the call and tells whether it was there already.
 func (s *seen) heard(now instant, key seenKey) bool {
 	if _, ok := s.keys[key]; ok {
 		return true
 	}
-	for s.head < len(s.queue) && (now-s.queue[s.head].at > seenFor || len(s.keys) >= s.max) {
+	for s.head < len(s.queue) && (now-s.queue[s.head].at > instant(HeardFor) || len(s.keys) >= s.max) {
 		delete(s.keys, s.queue[s.head].key)
 		s.head++
 	}
@@ -133,7 +131,17 @@ func (s *seen) heard(now instant, key seenKey) bool {
 	}
 	s.keys[key] = struct{}{}
 	s.queue = append(s.queue, seenEntry{key, now})
+	s.fresh++
 	return false
+}
+
+// list copies the entries from the given place in the queue on.
+func (s *seen) list(from int) []Heard {
+	var list []Heard
+	for _, entry := range s.queue[max(from, s.head):] {
+		list = append(list, Heard{Call: entry.key, At: entry.at.time()})
+	}
+	return list
 }
 
 func (p pass) key() seenKey {

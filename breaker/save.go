@@ -197,3 +197,20 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 	}
 	return b
 }
+
+// Heard lists the calls that are remembered, oldest first.
+func (e *Engine) Heard() []Heard {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.seen.list(0)
+}
+
+// RestoreHeard gives back what Heard listed, or Batches held, oldest first.
+func (e *Engine) RestoreHeard(calls []Heard) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range calls {
+		e.seen.heard(fromTime(c.At), c.Call)
+	}
+	e.seen.fresh = 0
+}

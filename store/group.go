@@ -32,6 +32,7 @@ type group struct {
 	outcomes    map[outcomeKey]*outcomeSum
 	asks        map[askKey]int64
 	fallbacks   map[fallbackKey]int64
+	heard       []breaker.Heard
 	plan        bot.Plan
 }
 
@@ -94,7 +95,8 @@ func mod(a, b int64) int64 { return ((a % b) + b) % b }
 // add puts a batch behind those that are in the group already.
 func (g *group) add(b breaker.Batch) {
 	g.to, g.clock = b.To, b.Clock
-	g.entries += len(b.Transitions) + len(b.Outcomes) + len(b.Asks)
+	g.entries += len(b.Transitions) + len(b.Outcomes) + len(b.Asks) + len(b.Heard)
+	g.heard = append(g.heard, b.Heard...)
 	g.transitions = append(g.transitions, b.Transitions...)
 	// A name that is evicted and touched in one batch was evicted first: what
 	// is evicted last is not touched.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"breakerbot/breaker"
 )
 
 // Retention is how long history is kept; zero is for ever.
@@ -28,6 +30,7 @@ func (db *DB) Prune(ctx context.Context, now time.Time, keep Retention) (rows in
 		{keep.Counts, "DELETE FROM outcome_counts WHERE ctid IN (SELECT ctid FROM outcome_counts WHERE bucket < $1 LIMIT $2)"},
 		{keep.Counts, "DELETE FROM permit_counts WHERE ctid IN (SELECT ctid FROM permit_counts WHERE bucket < $1 LIMIT $2)"},
 		{keep.Counts, "DELETE FROM fallback_counts WHERE ctid IN (SELECT ctid FROM fallback_counts WHERE bucket < $1 LIMIT $2)"},
+		{breaker.HeardFor, "DELETE FROM heard WHERE call IN (SELECT call FROM heard WHERE at < $1 LIMIT $2)"},
 		{keep.Transitions, `DELETE FROM transitions WHERE id IN (
 			SELECT t.id FROM transitions t LEFT JOIN incidents i ON i.id = t.incident_id
 			WHERE t.at < $1 AND (i.id IS NULL OR i.closed_at < $1) LIMIT $2)`},

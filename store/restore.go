@@ -57,6 +57,30 @@ func (db *DB) Load(ctx context.Context) (states []breaker.Saved, clock breaker.C
 	return states, clock, key, err
 }
 
+// Heard lists the calls that words were heard of within breaker.HeardFor before
+// now, oldest first and the latest limit of them.
+func (db *DB) Heard(ctx context.Context, now time.Time, limit int) ([]breaker.Heard, error) {
+	rows, err := db.pool.Query(ctx, `
+		SELECT call, at FROM (SELECT call, at FROM heard WHERE at >= $1 ORDER BY at DESC LIMIT $2) latest ORDER BY at`,
+		now.Add(-breaker.HeardFor), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the calls heard of: %w", err)
+	}
+	var list []breaker.Heard
+	var call []byte
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&call, &at}, func() error {
+		h := breaker.Heard{At: at}
+		copy(h.Call[:], call)
+		list = append(list, h)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the calls heard of: %w", err)
+	}
+	return list, nil
+}
+
 // OpenIncidents lists what the alert policy has to know of after a restart,
 // oldest first: incidents that are open, and those that share an alert with an
 // open one.

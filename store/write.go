@@ -45,7 +45,7 @@ func (db *DB) write(ctx context.Context, g *group) error {
 	batch.Queue("UPDATE journal SET position = $2, clock = CASE WHEN $1 = $2 THEN clock ELSE $3::jsonb END WHERE position = $1",
 		int64(g.from), int64(g.to), clock)
 	for _, queue := range []func(*pgx.Batch, *group) error{
-		queueIncidents, queueTransitions, queueStates, queueCounts, queuePlan,
+		queueIncidents, queueTransitions, queueStates, queueCounts, queueHeard, queuePlan,
 	} {
 		if err := queue(batch, g); err != nil {
 			return err
@@ -85,6 +85,21 @@ func (db *DB) judgePosition(ctx context.Context, tx pgx.Tx, g *group) error {
 		return nil
 	}
 	return fmt.Errorf("write %d to %d: the journal stands at %d: %w", g.from, g.to, position, errForeign)
+}
+
+func queueHeard(batch *pgx.Batch, g *group) error {
+	if len(g.heard) == 0 {
+		return nil
+	}
+	calls, at := make([][]byte, len(g.heard)), make([]time.Time, len(g.heard))
+	for i := range g.heard {
+		calls[i], at[i] = g.heard[i].Call[:], g.heard[i].At
+	}
+	// A call may come again when it had been forgotten.
+	batch.Queue(`
+		INSERT INTO heard (call, at) SELECT DISTINCT ON (call) call, at FROM unnest($1::bytea[], $2::timestamptz[]) h (call, at) ORDER BY call, at DESC
+		ON CONFLICT (call) DO UPDATE SET at = excluded.at`, calls, at)
+	return nil
 }
 
 func queueIncidents(batch *pgx.Batch, g *group) error {

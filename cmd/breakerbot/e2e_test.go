@@ -502,6 +502,27 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A call that is told again after a restart is still the same call.
+func TestDuplicatesAcrossARestart(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	outcome := map[string]any{"agent": "a", "machine": "m", "cause": "refused", "id": "call-1"}
+	p := start(t, "", "DATABASE_URL="+url)
+	if v := p.report(outcome); v["duplicate"] != false {
+		t.Fatalf("the first word: %v", v)
+	}
+	for _, end := range []func(){p.kill, func() { p.stop() }} {
+		end()
+		p = start(t, "", "DATABASE_URL="+url)
+		if v := p.report(outcome); v["duplicate"] != true || v["status"] != 200 {
+			t.Fatalf("the same again after a restart: %v, want a duplicate", v)
+		}
+	}
+	if got := rows(t, url, "SELECT sum(calls)::text FROM outcome_counts"); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("%v outcomes are counted, want one", got)
+	}
+}
+
 // A database that hangs and a client that dawdles hold no stop up.
 func TestStopIsBounded(t *testing.T) {
 	t.Parallel()

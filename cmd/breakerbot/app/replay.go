@@ -324,6 +324,7 @@ func (r *replay) permit(alias string) (string, error) {
 // goes out as text and comes back into a new engine.
 func (r *replay) restart() error {
 	states, clock := r.engine.Save()
+	heard := r.engine.Heard()
 	text, err := json.Marshal(states)
 	if err != nil {
 		return fmt.Errorf("restart: save: %w", err)
@@ -335,7 +336,11 @@ func (r *replay) restart() error {
 	if r.engine, err = breaker.New(r.cfg); err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
-	return r.engine.Restore(saved, clock)
+	if err := r.engine.Restore(saved, clock); err != nil {
+		return err
+	}
+	r.engine.RestoreHeard(heard)
+	return nil
 }
 
 func fieldErrors(what string, bad []ingest.FieldError) error {

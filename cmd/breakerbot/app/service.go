@@ -107,6 +107,10 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	heard, err := db.Heard(ctx, s.now(), s.cfg.IDsMax)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
 	open, err := db.OpenIncidents(ctx)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
@@ -134,6 +138,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if err := engine.Restore(states, clock); err != nil {
 		return err
 	}
+	engine.RestoreHeard(heard)
 	schedule, err := digest.ParseSchedule(s.cfg.Digest.Cron)
 	if err != nil {
 		return err
@@ -177,7 +182,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	s.mu.Unlock()
 	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
-	s.log.Info("state restored", "breakers", len(states), "open_incidents", len(open), "era", clock.Era)
+	s.log.Info("state restored", "breakers", len(states), "calls", len(heard), "open_incidents", len(open), "era", clock.Era)
 	return nil
 }
 
