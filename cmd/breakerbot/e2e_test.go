@@ -502,6 +502,35 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A second signal ends a stop that somebody holds up.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	p := start(t, "", "DATABASE_URL="+storetest.URL(t))
+	dawdle(t, p)
+	p.signal(syscall.SIGTERM)
+	p.waitLog("msg=stopping")
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 1 || !strings.Contains(p.log(), "second signal") || strings.Contains(p.log(), "msg=stopped") {
+		t.Errorf("exit code %d, want 1 at once:\n%s", code, p.log())
+	}
+}
+
+// dawdle begins a request and never ends it.
+func dawdle(t *testing.T, p *process) {
+	t.Helper()
+	slow, err := net.Dial("tcp", strings.TrimPrefix(p.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slow.Close() })
+	// The server reads the body only once it has read the head.
+	fmt.Fprint(slow, "POST /v1/outcomes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"+
+		"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+	if _, err := slow.Read(make([]byte, 12)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A call that is told again after a restart is still the same call.
 func TestDuplicatesAcrossARestart(t *testing.T) {
 	t.Parallel()
@@ -529,12 +558,7 @@ func TestStopIsBounded(t *testing.T) {
 	dir := filepath.Join(openTempDir(t), "data")
 	p := start(t, "", "BREAKERBOT_DATA_DIR="+dir)
 	p.report(map[string]any{"agent": "a", "machine": "m", "cause": "ok"})
-	slow, err := net.Dial("tcp", strings.TrimPrefix(p.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slow.Close()
-	fmt.Fprint(slow, "POST /v1/outcomes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	dawdle(t, p)
 	pids := postgresOf(t, dir)
 	for _, pid := range pids {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

@@ -199,10 +199,15 @@ func (p *process) kill() {
 // stop asks the process to end and gives its exit code.
 func (p *process) stop() int {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	p.signal(syscall.SIGTERM)
+	return p.wait()
+}
+
+func (p *process) signal(sig os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.wait()
 }
 
 // wait gives the exit code of a process that ends by itself.
