@@ -385,7 +385,7 @@ func postgresOf(t *testing.T, dir string) []int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Fields(string(children)) {
+	for line := range strings.FieldsSeq(string(children)) {
 		pid, err := strconv.Atoi(line)
 		if err != nil {
 			t.Fatal(err)
