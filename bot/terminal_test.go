@@ -34,7 +34,7 @@ func TestTerminalPrintsAPhone(t *testing.T) {
 ╭─ Mon 15:19:00 · chat -1001 ────────────────────────── edit of #00a · silent ─╮
 │ 🟢 CLOSED  gpu-box → qwen3-30b   #00a                                        │
 │ open 15:02–15:19 (17 min)                                                    │
-│ cause: refused ×2, timeout                                                   │
+│ cause: refused ×2, timeout · closed by hand                                  │
 │ [ Why ]                                                                      │
 ╰──────────────────────────────────────────────────────────────────────────────╯
 `

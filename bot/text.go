@@ -149,8 +149,12 @@ func (w wording) closed(f AlertFacts, now time.Time, repeat, late bool) rendered
 	if len(causesOf(all)) == 0 {
 		cause = "cause: " + Escape(reasonOf(all[0]))
 	}
-	if f.ClosedByProbe > 0 && len(all) == 1 {
+	switch {
+	case len(all) > 1:
+	case f.ClosedByProbe > 0:
 		cause += " · closed by probe " + strconv.Itoa(f.ClosedByProbe)
+	default:
+		cause += " · closed by hand"
 	}
 	rows := []string{
 		headline("🟢", "CLOSED", targetOf(all), f.ref(), repeat),
@@ -354,7 +358,7 @@ func lastWord(ev *breaker.Evidence) string {
 		return "last" + who + `: "` + Escape(cut(strings.Join(strings.Fields(ev.Error), " "), 200)) + `"`
 	case ev.HTTPStatus != 0:
 		return "last" + who + ": HTTP " + strconv.Itoa(ev.HTTPStatus)
-	case ev.Agent != "":
+	case ev.Agent != "" && ev.Duration > 0:
 		return "last" + who + " after " + Span(ev.Duration)
 	}
 	return ""
@@ -401,27 +405,36 @@ func span(all []breaker.Incident) (first, last time.Time) {
 	return first, last
 }
 
-// causesOf sums up the causes of incidents, most frequent first.
+// causesOf sums up the causes of incidents, most frequent first. A call is seen
+// by several rules, so the sums are taken by rule and the largest counts.
 func causesOf(all []breaker.Incident) []breaker.CauseCount {
-	var sum []breaker.CauseCount
+	byRule := make(map[string]map[breaker.Cause]int)
 	for _, inc := range all {
 		causes := inc.Causes
 		if len(causes) == 0 && inc.Evidence != nil {
 			causes = inc.Evidence.Causes
 		}
 		for _, c := range causes {
-			i := slices.IndexFunc(sum, func(s breaker.CauseCount) bool { return s.Cause == c.Cause })
-			if i < 0 {
-				sum = append(sum, c)
-			} else {
-				sum[i].N += c.N
+			if byRule[inc.Rule] == nil {
+				byRule[inc.Rule] = make(map[breaker.Cause]int)
 			}
+			byRule[inc.Rule][c.Cause] += c.N
 		}
 	}
-	slices.SortStableFunc(sum, func(x, y breaker.CauseCount) int {
+	most := make(map[breaker.Cause]int)
+	for _, causes := range byRule {
+		for cause, n := range causes {
+			most[cause] = max(most[cause], n)
+		}
+	}
+	var list []breaker.CauseCount
+	for cause, n := range most {
+		list = append(list, breaker.CauseCount{Cause: cause, N: n})
+	}
+	slices.SortFunc(list, func(x, y breaker.CauseCount) int {
 		return cmp.Or(cmp.Compare(y.N, x.N), cmp.Compare(x.Cause, y.Cause))
 	})
-	return sum
+	return list
 }
 
 // spellCauses writes "refused ×2, timeout", the first few of them.

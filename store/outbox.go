@@ -205,7 +205,7 @@ func (db *DB) Facts(ctx context.Context, now time.Time, alert uint64, chat int64
 			return fmt.Errorf("incidents: %w", err)
 		}
 		if len(f.Incidents) == 0 {
-			return errors.New("no incident belongs to it")
+			return nil // nothing is recorded of it (any more)
 		}
 		for _, i := range f.Incidents {
 			f.Refused += i.Refused

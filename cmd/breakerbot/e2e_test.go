@@ -69,6 +69,8 @@ func TestOutage(t *testing.T) {
 	tg.Command(strangerID, chatID, "/status@another_bot")
 	tg.Command(strangerID, chatID, "/status@"+telegramtest.Username)
 	message(t, tg, "closed")
+	tg.Command(operatorID, chatID, "/why nope") // which could be a reference, and is none
+	message(t, tg, "Nothing is called nope")
 
 	p.refusals("mac-mini", 3)
 	second := message(t, tg, "🔴 OPEN", "mac-mini")

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,36 @@ func mergeRules(builtin, own []breaker.Rule) []breaker.Rule {
 	return merged
 }
 
+// inherit completes a rule that has a built-in one's name and says neither what
+// it is about nor what its failures are: everything that it leaves out is the
+// built-in one's. With any of those given it stands for itself.
+func inherit(own breaker.Rule) breaker.Rule {
+	if own.Disabled || len(own.Scope)+len(own.Failures)+len(own.Ignores) > 0 {
+		return own
+	}
+	for _, rule := range breaker.Builtin() {
+		if rule.Name == own.Name {
+			overlay(reflect.ValueOf(&rule).Elem(), reflect.ValueOf(own))
+			return rule
+		}
+	}
+	return own
+}
+
+// overlay sets the fields of a struct that another one of its type has given,
+// those of the structs in it one by one.
+func overlay(into, given reflect.Value) {
+	for i := range given.NumField() {
+		switch field := given.Field(i); {
+		case field.IsZero():
+		case field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[breaker.Window]():
+			overlay(into.Field(i), field)
+		default:
+			into.Field(i).Set(field)
+		}
+	}
+}
+
 // checkRules checks each own rule by itself and against the others, then puts
 // the merged list in force.
 func (c *checker) checkRules() {
@@ -49,7 +80,10 @@ func (c *checker) checkRules() {
 	if !c.raw.BuiltinRules {
 		builtin = nil
 	}
+	own := make([]breaker.Rule, len(c.raw.Rules))
 	for i, rule := range c.raw.Rules {
+		rule = inherit(rule)
+		own[i] = rule
 		key := "rules[" + strconv.Itoa(i) + "]"
 		if c.found(key) {
 			continue // a value that could not be read makes more problems than there are
@@ -66,13 +100,13 @@ func (c *checker) checkRules() {
 				c.at(key+".name", "%q is no built-in rule that could be disabled: those are %s", clip(rule.Name), strings.Join(known, ", "))
 			}
 		}
-		for j, other := range c.raw.Rules[:i] {
+		for j, other := range own[:i] {
 			if other.Name == rule.Name && other.Match == rule.Match {
 				c.at(key+".name", "%q is also rules[%d], with the same match", clip(rule.Name), j)
 			}
 		}
 	}
-	c.cfg.Rules = mergeRules(builtin, c.raw.Rules)
+	c.cfg.Rules = mergeRules(builtin, own)
 	if len(c.cfg.Rules) == 0 && !c.found("rules") {
 		c.warn("no rule is in force: nothing will ever trip")
 	}

@@ -40,3 +40,34 @@ func TestMergeRules(t *testing.T) {
 		t.Error("the built-in rule is still in the place of the own one")
 	}
 }
+
+// A rule with a built-in one's name that only says how it differs keeps the
+// rest.
+func TestRulesInherit(t *testing.T) {
+	t.Parallel()
+	builtin := map[string]breaker.Rule{}
+	for _, r := range breaker.Builtin() {
+		builtin[r.Name] = r
+	}
+	observed := inherit(breaker.Rule{Name: "latency", Mode: breaker.ModeObserve})
+	if want := builtin["latency"]; observed.Mode != breaker.ModeObserve || observed.SlowAfter != want.SlowAfter || observed.Trip.Rate != want.Trip.Rate {
+		t.Errorf("latency, observed: %+v", observed)
+	}
+	stricter := inherit(breaker.Rule{Name: "errors", Match: breaker.Match{Model: "qwen*"}, Trip: breaker.Trip{Consecutive: 1}})
+	if stricter.Trip.Consecutive != 1 || stricter.Trip.MinCalls != 20 || stricter.Cooldown.Factor != 2 || stricter.Match.Model != "qwen*" {
+		t.Errorf("errors, stricter: %+v", stricter)
+	}
+	if err := stricter.Validate(); err != nil {
+		t.Errorf("errors, stricter: %v", err)
+	}
+	for _, own := range []breaker.Rule{
+		{Name: "errors", Scope: []string{"machine"}, Failures: []string{"reset"}}, {Name: "mine"}, {Name: "errors", Disabled: true},
+	} {
+		if got := inherit(own); got.Trip.Rate != 0 || got.Cooldown.Factor != 0 {
+			t.Errorf("%+v became %+v, want it as it is", own, got)
+		}
+	}
+	if breaker.Builtin()[2].Trip.Consecutive != 3 {
+		t.Error("the built-in rule itself has changed")
+	}
+}

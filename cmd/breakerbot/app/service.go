@@ -129,6 +129,9 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if clock.Seq > 0 {
 		clock.Era += skippedEras
 	}
+	if now := s.now(); now.After(clock.Now) {
+		clock.Now = now // what the restore itself brings about happens now
+	}
 	engine, err := breaker.New(breaker.Config{
 		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
 	})
