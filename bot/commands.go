@@ -422,13 +422,14 @@ func (c *Commands) find(ctx context.Context, now time.Time, chat int64, arg stri
 	if v, ok := c.cfg.Engine.Breaker(now, arg); ok {
 		return target{what: Code(v.Name), breakers: []breaker.View{v}}, nil
 	}
+	all := c.cfg.Engine.Breakers(now, breaker.Labels{})
 	for _, of := range []func(breaker.Labels) string{
 		func(l breaker.Labels) string { return l.Machine },
 		func(l breaker.Labels) string { return l.Model },
 		func(l breaker.Labels) string { return l.Provider },
 	} {
 		var found []breaker.View
-		for _, v := range c.cfg.Engine.Breakers(now, breaker.Labels{}) {
+		for _, v := range all {
 			if strings.EqualFold(of(v.Labels), arg) {
 				found = append(found, v)
 			}
@@ -437,10 +438,20 @@ func (c *Commands) find(ctx context.Context, now time.Time, chat int64, arg stri
 			return target{what: Code(of(found[0].Labels)), breakers: found}, nil
 		}
 	}
-	if t, err := c.findRef(ctx, now, chat, arg); !errors.Is(err, errNoTarget) {
-		return t, err
+	return c.findRef(ctx, now, chat, arg)
+}
+
+// named is find for a command: false when there is no such target, which the
+// asker has been told then.
+func (c *Commands) named(ctx context.Context, now time.Time, a asker, command, arg string) (target, bool) {
+	t, err := c.find(ctx, now, a.chat, arg)
+	switch {
+	case errors.Is(err, errNoTarget):
+		c.say(ctx, now, a, c.missing(now, arg))
+	case err != nil:
+		c.fail(ctx, now, a, command, err)
 	}
-	return target{}, errNoTarget
+	return t, err == nil
 }
 
 func (c *Commands) findRef(ctx context.Context, now time.Time, chat int64, arg string) (target, error) {
@@ -486,13 +497,8 @@ func (c *Commands) status(ctx context.Context, now time.Time, a asker, arg strin
 	all := c.cfg.Engine.Breakers(now, breaker.Labels{})
 	what, list := "", all
 	if arg != "" && !strings.EqualFold(arg, "open") {
-		t, err := c.find(ctx, now, a.chat, arg)
-		switch {
-		case errors.Is(err, errNoTarget):
-			c.say(ctx, now, a, c.missing(now, arg))
-			return
-		case err != nil:
-			c.fail(ctx, now, a, "/status", err)
+		t, ok := c.named(ctx, now, a, "/status", arg)
+		if !ok {
 			return
 		}
 		what, list = t.what+": ", t.breakers
@@ -574,13 +580,8 @@ func (c *Commands) why(ctx context.Context, now time.Time, a asker, arg string) 
 		c.say(ctx, now, a, "/why needs a breaker, a machine or a #reference; /status lists them.")
 		return
 	}
-	t, err := c.find(ctx, now, a.chat, arg)
-	switch {
-	case errors.Is(err, errNoTarget):
-		c.say(ctx, now, a, c.missing(now, arg))
-		return
-	case err != nil:
-		c.fail(ctx, now, a, "/why", err)
+	t, ok := c.named(ctx, now, a, "/why", arg)
+	if !ok {
 		return
 	}
 	text, err := c.explain(ctx, now, t)
@@ -704,13 +705,7 @@ func (c *Commands) reset(ctx context.Context, now time.Time, a asker, arg string
 		c.say(ctx, now, a, "/reset needs a breaker, a machine or a #reference; /status lists them.")
 		return
 	}
-	t, err := c.find(ctx, now, a.chat, arg)
-	switch {
-	case errors.Is(err, errNoTarget):
-		c.say(ctx, now, a, c.missing(now, arg))
-	case err != nil:
-		c.fail(ctx, now, a, "/reset", err)
-	default:
+	if t, ok := c.named(ctx, now, a, "/reset", arg); ok {
 		c.ask(ctx, now, a, t)
 	}
 }

@@ -213,7 +213,7 @@ func (e *Engine) count(b *breaker, c *call, cause Cause, failure bool) {
 		b.models = reported(b.models, c.Model, e.now)
 	}
 	if !failure {
-		b.run, b.runCauses, b.runAgents, b.runModels = 0, b.runCauses[:0], nil, nil
+		b.endRun()
 		b.window.add(r, e.now, c.ended, 0, "", "")
 	} else {
 		b.run++
@@ -463,9 +463,7 @@ func (e *Engine) open(b *breaker, ch change) {
 		b.probes = 0
 	}
 	e.moveWith(b, Open, ch, func() { b.retryAt = b.wait(ch.at) })
-	b.run, b.runCauses, b.runAgents, b.runModels = 0, nil, nil, nil
-	b.window.empty()
-	b.floor = 0
+	b.empty()
 }
 
 // close moves the breaker to closed, and empties it.
@@ -473,9 +471,20 @@ func (e *Engine) close(b *breaker, ch change) {
 	e.move(b, Closed, ch)
 	b.incident, b.openedAt, b.probes = 0, 0, 0
 	b.failedProber, b.otherAsked = "", 0
-	b.retryAt, b.floor = 0, 0
-	b.run, b.runCauses, b.runAgents, b.runModels = 0, nil, nil, nil
+	b.retryAt = 0
+	b.empty()
+}
+
+// endRun begins a new run of failures.
+func (b *breaker) endRun() {
+	b.run, b.runCauses, b.runAgents, b.runModels = 0, b.runCauses[:0], nil, nil
+}
+
+// empty forgets what was counted in the era that has ended.
+func (b *breaker) empty() {
+	b.endRun()
 	b.window.empty()
+	b.floor = 0
 }
 
 // forget is what a person's control does to the ladder.

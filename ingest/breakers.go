@@ -82,38 +82,41 @@ func lookup(r *http.Request) (l breaker.Labels, states []breaker.State, err erro
 	return l, states, nil
 }
 
-func (s *Server) getCircuits(w http.ResponseWriter, r *http.Request) error {
+// look lists what the engine has, filtered as the query says, each in the form
+// that the API writes.
+func look[T, B any](
+	s *Server, r *http.Request, list func(*breaker.Engine, time.Time, breaker.Labels, ...breaker.State) []T, form func(T, time.Time) B,
+) ([]B, error) {
 	core, err := s.ready()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l, states, err := lookup(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := s.Now()
-	body := CircuitsBody{Circuits: []CircuitBody{}}
-	for _, c := range core.Engine.Circuits(now, l, states...) {
-		body.Circuits = append(body.Circuits, CircuitJSON(c, now))
+	bodies := []B{}
+	for _, one := range list(core.Engine, now, l, states...) {
+		bodies = append(bodies, form(one, now))
 	}
-	return writeJSON(w, http.StatusOK, body)
+	return bodies, nil
+}
+
+func (s *Server) getCircuits(w http.ResponseWriter, r *http.Request) error {
+	list, err := look(s, r, (*breaker.Engine).Circuits, CircuitJSON)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, CircuitsBody{Circuits: list})
 }
 
 func (s *Server) getBreakers(w http.ResponseWriter, r *http.Request) error {
-	core, err := s.ready()
+	list, err := look(s, r, (*breaker.Engine).Breakers, BreakerJSON)
 	if err != nil {
 		return err
 	}
-	l, states, err := lookup(r)
-	if err != nil {
-		return err
-	}
-	now := s.Now()
-	body := BreakersBody{Breakers: []BreakerBody{}}
-	for _, v := range core.Engine.Breakers(now, l, states...) {
-		body.Breakers = append(body.Breakers, BreakerJSON(v, now))
-	}
-	return writeJSON(w, http.StatusOK, body)
+	return writeJSON(w, http.StatusOK, BreakersBody{Breakers: list})
 }
 
 func (s *Server) getBreaker(w http.ResponseWriter, r *http.Request) error {

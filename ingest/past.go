@@ -135,48 +135,46 @@ func (s *Server) historyProblem(err error) error {
 	return newProblem(http.StatusServiceUnavailable, "the history cannot be read just now: the database does not answer").retryAfter(5 * time.Second)
 }
 
-func (s *Server) getTransitions(w http.ResponseWriter, r *http.Request) error {
+// readPage reads one page of history, filtered as the query says, with each row
+// in the form that the API writes.
+func readPage[T, B any](
+	s *Server, r *http.Request, read func(History, context.Context, breaker.Filter) ([]T, string, error), form func(T) B,
+) (list []B, next string, err error) {
 	core, err := s.ready()
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	f, err := filter(r.URL.Query())
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyWait)
 	defer cancel()
-	page, next, err := core.History.Transitions(ctx, f)
+	page, next, err := read(core.History, ctx, f)
 	if err != nil {
-		return s.historyProblem(err)
+		return nil, "", s.historyProblem(err)
 	}
-	body := TransitionsBody{Transitions: make([]TransitionBody, 0, len(page)), NextCursor: next}
-	for _, t := range page {
-		body.Transitions = append(body.Transitions, TransitionJSON(t))
+	list = make([]B, 0, len(page))
+	for _, row := range page {
+		list = append(list, form(row))
 	}
-	return writeJSON(w, http.StatusOK, body)
+	return list, next, nil
+}
+
+func (s *Server) getTransitions(w http.ResponseWriter, r *http.Request) error {
+	list, next, err := readPage(s, r, History.Transitions, TransitionJSON)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, TransitionsBody{Transitions: list, NextCursor: next})
 }
 
 func (s *Server) getIncidents(w http.ResponseWriter, r *http.Request) error {
-	core, err := s.ready()
+	list, next, err := readPage(s, r, History.Incidents, IncidentJSON)
 	if err != nil {
 		return err
 	}
-	f, err := filter(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), historyWait)
-	defer cancel()
-	page, next, err := core.History.Incidents(ctx, f)
-	if err != nil {
-		return s.historyProblem(err)
-	}
-	body := IncidentsBody{Incidents: make([]IncidentBody, 0, len(page)), NextCursor: next}
-	for _, i := range page {
-		body.Incidents = append(body.Incidents, IncidentJSON(i))
-	}
-	return writeJSON(w, http.StatusOK, body)
+	return writeJSON(w, http.StatusOK, IncidentsBody{Incidents: list, NextCursor: next})
 }
 
 func (s *Server) getDigest(w http.ResponseWriter, r *http.Request) error {

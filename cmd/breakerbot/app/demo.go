@@ -21,7 +21,6 @@ import (
 	"breakerbot/breaker"
 	"breakerbot/digest"
 	"breakerbot/ingest"
-	"breakerbot/store"
 	"breakerbot/store/pgserver"
 )
 
@@ -139,20 +138,11 @@ func (d *demo) begin(ctx context.Context, stops *stopper) error {
 	if err := letPostgresIn(dir); err != nil {
 		return err
 	}
-	pg, err := pgserver.Start(ctx, pgserver.Options{DataDir: dir, Log: d.log, FsyncOff: true})
+	url, err := builtIn(ctx, stops, pgserver.Options{DataDir: dir, Log: d.log, FsyncOff: true})
 	if err != nil {
 		return err
 	}
-	stops.add("built-in postgres", pg.Stop)
-	db, err := store.Open(ctx, pg.URL(), d.log)
-	if err != nil {
-		return err
-	}
-	stops.add("database pool", func(context.Context) error { db.Close(); return nil })
-	if err := db.Migrate(ctx); err != nil {
-		return err
-	}
-	if err := d.restore(ctx, db); err != nil {
+	if _, err := d.connect(ctx, url, stops); err != nil {
 		return err
 	}
 	loop, end := context.WithCancel(context.Background())
@@ -279,7 +269,7 @@ func (d *demo) try(a labAgent, t labTarget, cause string, now time.Time) error {
 		d.at(now.Add(takes), func(now time.Time) error { return d.tell(a, t, permit.Permit, cause, takes, saw, now) })
 		return nil
 	}
-	refused := "open"
+	refused := "unavailable"
 	if len(permit.Breakers) > 0 && permit.Breakers[0].Cause != "" {
 		refused = permit.Breakers[0].Cause
 	}
@@ -321,17 +311,9 @@ func (d *demo) tell(a labAgent, t labTarget, permit, cause string, takes time.Du
 // taken by the second, and without one the turn is given up.
 func (d *demo) instead(a labAgent, t labTarget, cause string, now time.Time) error {
 	if t == a.first && a.second.machine != "" {
-		return d.try(a, a.second, knownCause(cause), now)
+		return d.try(a, a.second, cause, now)
 	}
 	return d.post("/v1/outcomes", map[string]any{"agent": a.name, "machine": t.machine, "model": t.model, "served": "rejected"}, nil)
-}
-
-// knownCause leaves out what is the reason of a refusal and no cause.
-func knownCause(word string) string {
-	if word == "open" {
-		return "unavailable"
-	}
-	return word
 }
 
 // post sends a request as any agent would.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -405,5 +404,5 @@ func differ(path string, want, got any) []string {
 
 func short(v any) string {
 	text, _ := json.Marshal(v)
-	return clip(string(slices.Clip(text)))
+	return clip(string(text))
 }

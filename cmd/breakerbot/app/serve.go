@@ -65,9 +65,8 @@ func runServe(ctx context.Context, cfg Config, sys System) (err error) {
 	server := ingest.HTTPServer(s.http.Handler(), log)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	log.Info("listening", "address", listener.Addr().String(), "tokens", len(cfg.Tokens), "version", version())
-
 	defer server.Close()
+	log.Info("listening", "address", listener.Addr().String(), "tokens", len(cfg.Tokens), "version", version())
 
 	stops := &stopper{log: log}
 	defer func() { err = errors.Join(err, stops.stop()) }()
@@ -103,12 +102,10 @@ func runServe(ctx context.Context, cfg Config, sys System) (err error) {
 func (s *service) start(ctx context.Context, stops *stopper) error {
 	url := string(s.cfg.DatabaseURL)
 	if url == "" {
-		pg, err := pgserver.Start(ctx, pgserver.Options{DataDir: s.cfg.DataDir, Log: s.log})
-		if err != nil {
+		var err error
+		if url, err = builtIn(ctx, stops, pgserver.Options{DataDir: s.cfg.DataDir, Log: s.log}); err != nil {
 			return err
 		}
-		stops.add("built-in postgres", pg.Stop)
-		url = pg.URL()
 	}
 	var told time.Time
 	for wait := startRetry; ; wait = min(wait*2, startRetryMax) {
@@ -131,6 +128,16 @@ func (s *service) start(ctx context.Context, stops *stopper) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// builtIn starts a Postgres of our own and gives its URL.
+func builtIn(ctx context.Context, stops *stopper, o pgserver.Options) (url string, err error) {
+	pg, err := pgserver.Start(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	stops.add("built-in postgres", pg.Stop)
+	return pg.URL(), nil
 }
 
 // connect opens the database, brings its schema up to date, takes the lock and
@@ -280,7 +287,7 @@ func isTerminal(w any) bool {
 }
 
 // runMigrate brings the schema up to date and says so.
-func runMigrate(ctx context.Context, cfg Config, sys System) (err error) {
+func runMigrate(ctx context.Context, cfg Config, sys System) error {
 	return withDatabase(ctx, cfg, sys, func(db *store.DB) error {
 		if err := db.Migrate(ctx); err != nil {
 			return err
@@ -332,17 +339,12 @@ func withDatabase(ctx context.Context, cfg Config, sys System, f func(*store.DB)
 	defer func() { err = errors.Join(err, stops.stop()) }()
 	url := string(cfg.DatabaseURL)
 	if url == "" {
-		pg, err := pgserver.Start(ctx, pgserver.Options{DataDir: cfg.DataDir, Log: log})
-		switch {
-		case errors.Is(err, pgserver.ErrInUse):
-			if url, err = pgserver.Attach(ctx, cfg.DataDir); err != nil {
-				return err
-			}
-		case err != nil:
+		url, err = builtIn(ctx, stops, pgserver.Options{DataDir: cfg.DataDir, Log: log})
+		if errors.Is(err, pgserver.ErrInUse) {
+			url, err = pgserver.Attach(ctx, cfg.DataDir)
+		}
+		if err != nil {
 			return err
-		default:
-			stops.add("built-in postgres", pg.Stop)
-			url = pg.URL()
 		}
 	}
 	db, err := store.Open(ctx, url, log)
