@@ -108,6 +108,9 @@ type Outcome struct {
 	HTTPStatus int
 	Error      string // already cut and scrubbed
 	CostUSD    float64
+	// Write and IdempotencyKey mark a call whose effect must not happen twice.
+	Write          bool
+	IdempotencyKey string
 }
 
 // Verdict is what the engine made of one outcome.
@@ -118,6 +121,7 @@ type Verdict struct {
 	Counted   []string // rules that took it as success or failure, never nil
 	Late      bool
 	Duplicate bool
+	InDoubt   bool     // it was a write and nobody knows whether it took effect
 	WouldTrip []string // observed breakers that would have tripped
 	State     State    // of the circuit, afterwards
 	// RetryAt is the latest time at which a breaker of the circuit lets the next
@@ -164,6 +168,8 @@ type Ask struct {
 	Labels
 	RequestID string        // the agent's own; the same one gets the same probe
 	Timeout   time.Duration // sets the lease of a probe, plus LeaseMargin
+	// IdempotencyKey of a write: refused while one with this key is in doubt.
+	IdempotencyKey string
 }
 
 // LeaseMargin is what a probe's lease lasts longer than the caller's time-out.
@@ -178,6 +184,7 @@ const (
 	RefusedOpen          = "open"
 	RefusedProbeInFlight = "probe_in_flight"
 	RefusedHeldOpen      = "held_open"
+	RefusedWriteInDoubt  = "write_in_doubt"
 )
 
 // Grant is the answer to an Ask.
@@ -190,6 +197,9 @@ type Grant struct {
 	Reason    string    // only when refused
 	RetryAt   time.Time // only when refused; zero for a hold without an end
 	Breakers  []View    // those that refuse
+	// Write is what is known of the write that the ask's idempotency key names;
+	// nil when nothing is. Refused with RefusedWriteInDoubt, it says where to ask.
+	Write *Write
 }
 
 // Op is a control that a person puts on a breaker.

@@ -31,6 +31,7 @@ type Config struct {
 	IDsMax      int           // calls remembered; 0: DefaultIDsMax
 	MaxBreakers int           // per rule; 0: DefaultMaxBreakers
 	Key         []byte        // signs permits; the pool's own secret
+	Chains      map[string]Chain
 }
 
 // The defaults of Config.
@@ -67,6 +68,7 @@ type Engine struct {
 	maxAge   time.Duration
 	maxOf    int
 	key      []byte
+	chains   map[string]*chain
 
 	now      instant
 	era      uint64
@@ -78,6 +80,7 @@ type Engine struct {
 	leases   map[uint64]*lease
 	seen     seen
 	judge    judge
+	doubts   doubts
 	timed    map[*breaker]struct{}
 	nextDue  instant
 
@@ -85,6 +88,7 @@ type Engine struct {
 	transitions []Transition
 	outcomes    []Applied
 	asks        map[askKey]*Asked
+	routes      []Routed
 	dirty       []*breaker
 	evicted     []string
 }
@@ -121,6 +125,8 @@ func New(cfg Config) (*Engine, error) {
 		leases:   make(map[uint64]*lease),
 		seen:     seen{keys: make(map[seenKey]struct{}), max: orElse(cfg.IDsMax, DefaultIDsMax)},
 		judge:    newJudge(),
+		doubts:   doubts{byKey: make(map[string]*Write)},
+		chains:   make(map[string]*chain, len(cfg.Chains)),
 		timed:    make(map[*breaker]struct{}),
 		nextDue:  math.MaxInt64,
 		asks:     make(map[askKey]*Asked),
@@ -151,6 +157,16 @@ func New(cfg Config) (*Engine, error) {
 			}
 			e.aliases[alias] = name
 		}
+	}
+	if n := len(cfg.Chains); n > MaxChains {
+		errs = append(errs, fmt.Errorf("chains: there are %d: at most %d are allowed", n, MaxChains))
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Chains)) {
+		ch, err := compileChain(name, cfg.Chains[name], e.Canonical)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("chains.%s: %w", name, err))
+		}
+		e.chains[name] = ch
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -220,6 +236,7 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 				}
 			}
 			v.Late = v.Late || c.tooOld
+			v.InDoubt = e.doubt(&c)
 		}
 		e.settle(c.lease)
 		e.outcomes = append(e.outcomes, Applied{
@@ -398,11 +415,20 @@ func (e *Engine) Ask(now time.Time, ask Ask) (Grant, uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
+	g := e.ask(ask)
+	return g, e.seq
+}
+
+// ask answers without the number that its effects are durable with.
+func (e *Engine) ask(ask Ask) Grant {
 	ask.Labels = e.Canonical(ask.Labels)
 	ct := e.circuit(ask.Labels)
-
+	held := e.heldWrite(ask.IdempotencyKey)
+	if held != nil {
+		return e.refuse(ct, ask, e.refusing(ct, ask.Agent), held)
+	}
 	if l := e.sameRequest(ct, ask); l != nil {
-		return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time()}, e.seq
+		return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time(), Write: e.writeNow(ask.IdempotencyKey)}
 	}
 	var refusing []*breaker
 	var needs []*breaker
@@ -421,14 +447,14 @@ func (e *Engine) Ask(now time.Time, ask Ask) (Grant, uint64) {
 		}
 	}
 	if len(refusing) > 0 {
-		return e.refuse(ct, ask, refusing), e.seq
+		return e.refuse(ct, ask, refusing, nil)
 	}
 	e.permits++
 	e.seq++
 	if len(needs) == 0 {
 		e.asked(ask.Labels, AskedGranted, nil)
 		state, _ := e.summary(ct)
-		return Grant{Allowed: true, Permit: e.sign(pass{era: e.era, num: e.permits, at: e.now}), State: state}, e.seq
+		return Grant{Allowed: true, Permit: e.sign(pass{era: e.era, num: e.permits, at: e.now}), State: state, Write: e.writeNow(ask.IdempotencyKey)}
 	}
 	for _, b := range needs {
 		if b.state == Open {
@@ -453,7 +479,21 @@ func (e *Engine) Ask(now time.Time, ask Ask) (Grant, uint64) {
 		e.schedule(b)
 	}
 	e.asked(ask.Labels, AskedProbe, nil)
-	return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time()}, e.seq
+	return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time(), Write: e.writeNow(ask.IdempotencyKey)}
+}
+
+// refusing are the circuit's breakers that would refuse this agent now.
+func (e *Engine) refusing(ct *circuit, agent string) []*breaker {
+	var list []*breaker
+	for _, b := range ct.breakers {
+		if b == nil {
+			continue
+		}
+		if _, _, refused := e.stand(b, agent); refused {
+			list = append(list, b)
+		}
+	}
+	return list
 }
 
 // sameRequest is the live lease that this request got before, nil if none.
@@ -506,13 +546,19 @@ func (e *Engine) freeAt(b *breaker) instant {
 	return at
 }
 
-func (e *Engine) refuse(ct *circuit, ask Ask, refusing []*breaker) Grant {
+// refuse answers an ask that breakers refuse, or a write in doubt.
+func (e *Engine) refuse(ct *circuit, ask Ask, refusing []*breaker, held *Write) Grant {
 	g := Grant{}
 	g.State, _ = e.summary(ct)
-	order := []string{RefusedProbeInFlight, RefusedOpen, RefusedHeldOpen}
+	order := []string{RefusedProbeInFlight, RefusedOpen, RefusedHeldOpen, RefusedWriteInDoubt}
 	rank, endless := -1, false
 	var at instant
 	var incidents []uint64
+	if held != nil {
+		w := *held
+		g.Write = &w
+		rank, at = len(order)-1, fromTime(held.Until)
+	}
 	for _, b := range refusing {
 		reason, _, _ := e.stand(b, ask.Agent)
 		rank = max(rank, slices.Index(order, reason))
@@ -704,7 +750,7 @@ func (e *Engine) Drain() Batch {
 	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
 		e.seq++ // brought about by time while somebody only looked
 	}
-	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Evicted: e.evicted, Clock: e.clock()}
+	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
 	for _, a := range e.asks {
@@ -720,7 +766,7 @@ func (e *Engine) Drain() Batch {
 		}
 	}
 	e.drained = e.seq
-	e.transitions, e.outcomes, e.evicted = nil, nil, nil
+	e.transitions, e.outcomes, e.routes, e.evicted = nil, nil, nil, nil
 	clear(e.asks)
 	e.dirty = e.dirty[:0]
 	return batch
@@ -730,7 +776,7 @@ func (e *Engine) Drain() Batch {
 func (e *Engine) Backlog() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.transitions) + len(e.outcomes) + len(e.asks) + e.seen.fresh
+	return len(e.transitions) + len(e.outcomes) + len(e.routes) + len(e.doubts.fresh) + len(e.asks) + e.seen.fresh
 }
 
 func (e *Engine) clock() Clock {

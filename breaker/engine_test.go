@@ -351,12 +351,12 @@ func TestSecondWordsAreKnownAfterARestart(t *testing.T) {
 	if len(batch.Heard) != 2 || len(e.Drain().Heard) != 0 {
 		t.Fatalf("%d calls heard of, want two, once", len(batch.Heard))
 	}
-	states, clock := e.Save()
+	snap := e.Snapshot()
+	snap.Heard = batch.Heard
 	again := newEngine(t, plainRule())
-	if err := again.Restore(states, clock); err != nil {
+	if err := again.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
-	again.RestoreHeard(batch.Heard)
 	for name, word := range map[string]func(*Outcome){"id": id, "permit": by(g.Permit)} {
 		if v := report(again, at(1), Refused, word); !v.Duplicate {
 			t.Errorf("the second word of the %s: %+v, want a duplicate", name, v)
@@ -380,10 +380,10 @@ func TestNumberAloneIsNoLease(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, plainRule())
 	trip(t, e, t0)
-	states, clock := e.Save()
+	snap := e.Snapshot()
 	lost, _ := e.Ask(at(1), Ask{Labels: Labels{Agent: "a", Machine: "other"}})
 	again := newEngine(t, plainRule())
-	if err := again.Restore(states, clock); err != nil {
+	if err := again.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
 	if g := ask(again, at(30), "b"); !g.Probe {
@@ -568,9 +568,9 @@ func TestRestoreClosesWhatHasNoRuleAnyMore(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, plainRule())
 	trip(t, e, t0)
-	states, clock := e.Save()
+	snap := e.Snapshot()
 	next := newEngine(t, plainRule(func(r *Rule) { r.Name = "other" }))
-	if err := next.Restore(states, clock); err != nil {
+	if err := next.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
 	batch := next.Drain()
@@ -578,13 +578,13 @@ func TestRestoreClosesWhatHasNoRuleAnyMore(t *testing.T) {
 		t.Fatalf("batch %+v, want the incident closed and the breaker forgotten", batch)
 	}
 	observing := newEngine(t, plainRule(func(r *Rule) { r.Mode = ModeObserve }))
-	if err := observing.Restore(states, clock); err != nil {
+	if err := observing.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
 	if g := ask(observing, at(1), "a"); !g.Allowed {
 		t.Fatalf("a rule that only observes now refuses: %+v", g)
 	}
-	if err := observing.Restore(states, clock); err == nil {
+	if err := observing.Restore(snap); err == nil {
 		t.Fatal("an engine in use was restored")
 	}
 }
@@ -693,22 +693,19 @@ func TestRestartIsInvisible(t *testing.T) {
 				t.Fatalf("step %d transitions:\n got %s\nwant %s", i, y, x)
 			}
 			if rapid.Bool().Draw(t, "restart") {
-				states, clock := restarted.Save()
-				text, err := json.Marshal(states)
+				text, err := json.Marshal(restarted.Snapshot())
 				if err != nil {
 					t.Fatal(err)
 				}
 				next, _ := New(cfg)
 				next.judge = restarted.judge
-				heard := restarted.Heard()
-				states = nil
-				if err := json.Unmarshal(text, &states); err != nil {
+				var snap Snapshot
+				if err := json.Unmarshal(text, &snap); err != nil {
 					t.Fatal(err)
 				}
-				if err := next.Restore(states, clock); err != nil {
+				if err := next.Restore(snap); err != nil {
 					t.Fatal(err)
 				}
-				next.RestoreHeard(heard)
 				restarted = next
 			}
 		}

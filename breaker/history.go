@@ -250,8 +250,11 @@ type Batch struct {
 	Transitions []Transition
 	Outcomes    []Applied
 	Asks        []Asked
-	Heard       []Heard // calls that a first word came of
-	States      []Saved // breakers touched, as they are at To
+	Heard       []Heard  // calls that a first word came of
+	States      []Saved  // breakers touched, as they are at To
+	Writes      []Write  // put in doubt or reconciled, as they are at To
+	Lately      []Lately // touched, as they are at To
+	Routes      []Routed
 	Evicted     []string
 	Clock       Clock
 }
@@ -265,6 +268,40 @@ type Clock struct {
 	Era    uint64    `json:"era"`
 	Permit uint64    `json:"permit"`
 	Seq    uint64    `json:"seq"`
+}
+
+// Snapshot is everything that an engine knows, to be stored and given back to
+// Restore.
+type Snapshot struct {
+	States []Saved  `json:"states"` // by name
+	Clock  Clock    `json:"clock"`
+	Heard  []Heard  `json:"heard"`  // oldest first
+	Writes []Write  `json:"writes"` // by key
+	Lately []Lately `json:"lately"` // by key
+}
+
+// Lately is what an agent, a machine or a target has done in the last minutes,
+// for the judgements that need history. Key is unique and At its last change;
+// the rest is in its JSON form.
+type Lately struct {
+	Key  string
+	At   time.Time
+	full savedLately
+}
+
+// LatelyFor is how long what was done lately matters to anybody.
+const LatelyFor = 24 * time.Hour
+
+// MarshalJSON writes the whole of it.
+func (l Lately) MarshalJSON() ([]byte, error) { return json.Marshal(l.full) }
+
+// UnmarshalJSON reads what MarshalJSON wrote, of this version or an older one.
+func (l *Lately) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, &l.full); err != nil {
+		return err
+	}
+	l.Key, l.At = l.full.key(), l.full.At.time()
+	return nil
 }
 
 // Saved is a breaker's whole state, to be stored and given back to Restore.

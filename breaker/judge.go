@@ -1,6 +1,9 @@
 package breaker
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // judge makes the judgements that need history: whether a time-out was the
 // caller's haste, whether an unreachable machine is the caller's own network,
@@ -48,6 +51,20 @@ const (
 	maxFailed    = 64      // unreachable machines kept for an agent
 	minute       = instant(time.Minute)
 )
+
+// savedLately is the stored form of one of them: Kind says which. Fields are
+// only ever added; a meaning that changes gets a new name.
+type savedLately struct {
+	Kind    string  `json:"kind"` // agent, machine or target
+	Agent   string  `json:"agent,omitempty"`
+	Machine string  `json:"machine,omitempty"`
+	Model   string  `json:"model,omitempty"`
+	At      instant `json:"at"`
+}
+
+func (s *savedLately) key() string {
+	return strings.Join([]string{s.Kind, s.Agent, s.Machine, s.Model}, "\x1f")
+}
 
 func newJudge() judge {
 	return judge{map[target]*answers{}, map[string]*contacts{}, map[string]*[2]contact{}}

@@ -232,9 +232,7 @@ func (e *Engine) count(b *breaker, c *call, cause Cause, failure bool) {
 		return
 	}
 	if r.observe || b.override != nil {
-		if !b.wouldSet || b.wouldEra != b.era {
-			b.wouldSet, b.wouldEra = true, b.era
-			b.wouldTrip++
+		if b.wouldOpen(e) {
 			c.verdict.WouldTrip = append(c.verdict.WouldTrip, b.name)
 		}
 		return
@@ -244,6 +242,18 @@ func (e *Engine) count(b *breaker, c *call, cause Cause, failure bool) {
 	}
 	b.climb(e.now, cause)
 	e.open(b, change{reason: ReasonTripped, detail: why, cause: cause, actor: c.Agent, at: e.now, evidence: b.evidence(e.now)})
+}
+
+// wouldOpen notes that an observed breaker would have opened, once per era; it
+// tells whether this is the first time.
+func (b *breaker) wouldOpen(e *Engine) bool {
+	if b.wouldSet && b.wouldEra == b.era {
+		return false
+	}
+	b.wouldSet, b.wouldEra = true, b.era
+	b.wouldTrip++
+	e.touch(b)
+	return true
 }
 
 // failed keeps the failure for whoever asks why.

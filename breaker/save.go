@@ -88,35 +88,36 @@ func (s *Saved) fill() {
 	s.Name, s.Rule, s.Labels, s.State, s.Era, s.RetryAt = f.Name, f.Rule, f.Labels, f.State, f.Era, f.RetryAt.time()
 }
 
-// Save is the state of every breaker, by name, and the engine's clock.
-func (e *Engine) Save() ([]Saved, Clock) {
+// Snapshot is everything that the engine knows, as of now.
+func (e *Engine) Snapshot() Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var list []Saved
+	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes()}
 	for _, of := range e.breakers {
 		for _, b := range of {
-			list = append(list, b.save())
+			snap.States = append(snap.States, b.save())
 		}
 	}
-	slices.SortFunc(list, func(a, b Saved) int { return strings.Compare(a.Name, b.Name) })
-	return list, e.clock()
+	slices.SortFunc(snap.States, func(a, b Saved) int { return strings.Compare(a.Name, b.Name) })
+	return snap
 }
 
-// Restore sets a new engine to what was saved. Nothing is decided again: an
-// open breaker has the rest of its wait left. What the configuration no longer
-// has a rule for is closed with a transition that says so and is forgotten; a
-// rule that only observes now opens what it held open. The error names a state
-// that contradicts itself.
-func (e *Engine) Restore(states []Saved, clock Clock) error {
+// Restore sets a new engine to a snapshot. Nothing is decided again: an open
+// breaker has the rest of its wait left. What the configuration no longer has a
+// rule for is closed with a transition that says so and is forgotten; a rule
+// that only observes now opens what it held open. The error names a state that
+// contradicts itself.
+func (e *Engine) Restore(snap Snapshot) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.circuits) > 0 || e.seq > 0 {
 		return fmt.Errorf("restore: the engine is in use already")
 	}
+	clock := snap.Clock
 	e.now, e.era, e.permits = fromTime(clock.Now), clock.Era, clock.Permit
 	e.seq, e.drained = clock.Seq, clock.Seq
-	for i := range states {
-		s := &states[i].full
+	for i := range snap.States {
+		s := &snap.States[i].full
 		if s.Era > e.era {
 			return fmt.Errorf("restore %s: era %d is past the engine's counter, %d", s.Name, s.Era, e.era)
 		}
@@ -139,6 +140,13 @@ func (e *Engine) Restore(states []Saved, clock Clock) error {
 				e.circuit(e.Canonical(l))
 			}
 		}
+	}
+	for _, c := range snap.Heard {
+		e.seen.heard(fromTime(c.At), c.Call)
+	}
+	e.seen.fresh = 0
+	for _, w := range snap.Writes {
+		e.doubts.byKey[w.Key] = &w
 	}
 	return nil
 }
@@ -196,21 +204,4 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 		}
 	}
 	return b
-}
-
-// Heard lists the calls that are remembered, oldest first.
-func (e *Engine) Heard() []Heard {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.seen.list(0)
-}
-
-// RestoreHeard gives back what Heard listed, or Batches held, oldest first.
-func (e *Engine) RestoreHeard(calls []Heard) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range calls {
-		e.seen.heard(fromTime(c.At), c.Call)
-	}
-	e.seen.fresh = 0
 }

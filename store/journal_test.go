@@ -212,11 +212,11 @@ func TestARestartRestoresTheEngine(t *testing.T) {
 		return e
 	}
 	e := built()
-	states, clock, key, err := db.Load(t.Context())
-	if err != nil || len(states) != 0 || len(key) != 32 || clock != (breaker.Clock{}) {
-		t.Fatalf("an empty database loads as %v, %v, %d bytes, %v", states, clock, len(key), err)
+	snap, key, err := db.Load(t.Context(), at(0), 100)
+	if err != nil || len(snap.States) != 0 || len(key) != 32 || snap.Clock != (breaker.Clock{}) {
+		t.Fatalf("an empty database loads as %v, %d bytes, %v", snap, len(key), err)
 	}
-	if err := e.Restore(states, clock); err != nil {
+	if err := e.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
 	f := &feed{}
@@ -235,11 +235,11 @@ func TestARestartRestoresTheEngine(t *testing.T) {
 	}
 
 	again := built()
-	states, clock, key2, err := db.Load(t.Context())
+	snap, key2, err := db.Load(t.Context(), at(4), 100)
 	if err != nil || !bytes.Equal(key, key2) {
 		t.Fatalf("the second load: %v, same key %v", err, bytes.Equal(key, key2))
 	}
-	if err := again.Restore(states, clock); err != nil {
+	if err := again.Restore(snap); err != nil {
 		t.Fatal(err)
 	}
 	after := again.Circuit(at(10), breaker.Labels{Agent: "coder", Machine: "gpu-box"})
@@ -612,16 +612,16 @@ func BenchmarkJournal(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer db.Close()
-	if _, _, _, err := db.Load(b.Context()); err != nil {
+	if _, _, err := db.Load(b.Context(), time.Time{}, 0); err != nil {
 		b.Fatal(err)
 	}
 	for _, size := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("outcomes=%d", size), func(b *testing.B) {
-			_, clock, _, err := db.Load(b.Context())
+			snap, _, err := db.Load(b.Context(), time.Time{}, 0)
 			if err != nil {
 				b.Fatal(err)
 			}
-			f := &feed{seq: clock.Seq, from: clock.Seq}
+			f := &feed{seq: snap.Clock.Seq, from: snap.Clock.Seq}
 			j := store.NewJournal(store.JournalOptions{DB: db, Engine: f, Policy: f, Log: slog.New(slog.DiscardHandler), Every: -1})
 			for b.Loop() {
 				f.put(func(batch *breaker.Batch) {
@@ -636,13 +636,13 @@ func BenchmarkJournal(b *testing.B) {
 			b.ReportMetric(float64(size)*float64(b.N)/b.Elapsed().Seconds(), "outcomes/s")
 		})
 		b.Run(fmt.Sprintf("transitions=%d", size), func(b *testing.B) {
-			_, clock, _, err := db.Load(b.Context())
+			snap, _, err := db.Load(b.Context(), time.Time{}, 0)
 			if err != nil {
 				b.Fatal(err)
 			}
-			f := &feed{seq: clock.Seq, from: clock.Seq}
+			f := &feed{seq: snap.Clock.Seq, from: snap.Clock.Seq}
 			j := store.NewJournal(store.JournalOptions{DB: db, Engine: f, Policy: f, Log: slog.New(slog.DiscardHandler), Every: -1})
-			era := int(clock.Seq) * 10_000
+			era := int(snap.Clock.Seq) * 10_000
 			for b.Loop() {
 				f.put(func(batch *breaker.Batch) {
 					for range size {

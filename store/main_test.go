@@ -86,7 +86,7 @@ func (f *feed) plan(p bot.Plan) {
 // journal makes a journal of f on a database that has been loaded.
 func journal(t *testing.T, db *store.DB, f *feed, change ...func(*store.JournalOptions)) *store.Journal {
 	t.Helper()
-	if _, _, _, err := db.Load(t.Context()); err != nil {
+	if _, _, err := db.Load(t.Context(), time.Time{}, 0); err != nil {
 		t.Fatal(err)
 	}
 	o := store.JournalOptions{DB: db, Engine: f, Policy: f, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at(0) }}

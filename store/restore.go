@@ -13,10 +13,10 @@ import (
 	"breakerbot/breaker"
 )
 
-// Load reads what an engine is restored from: the breakers, by name, the clock
-// as of the last commit, and the key that signs permits, which the first call
-// on a database makes.
-func (db *DB) Load(ctx context.Context) (states []breaker.Saved, clock breaker.Clock, key []byte, err error) {
+// Load reads what an engine is restored from, as of the last commit, with the
+// latest idsMax of the calls heard of within breaker.HeardFor before now, and
+// the key that signs permits, which the first call on a database makes.
+func (db *DB) Load(ctx context.Context, now time.Time, idsMax int) (snap breaker.Snapshot, key []byte, err error) {
 	key = make([]byte, 32)
 	rand.Read(key) // never fails
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
@@ -32,17 +32,17 @@ func (db *DB) Load(ctx context.Context) (states []breaker.Saved, clock breaker.C
 		if err != nil {
 			return fmt.Errorf("read the journal's row: %w", err)
 		}
-		if err := json.Unmarshal(text, &clock); err != nil {
+		if err := json.Unmarshal(text, &snap.Clock); err != nil {
 			return fmt.Errorf("read the engine's clock: %w", err)
 		}
-		if clock.Seq != position {
-			return fmt.Errorf("the journal stands at %d and the engine's clock at %d: the row of table journal was changed by hand", position, clock.Seq)
+		if snap.Clock.Seq != position {
+			return fmt.Errorf("the journal stands at %d and the engine's clock at %d: the row of table journal was changed by hand", position, snap.Clock.Seq)
 		}
 		rows, err := tx.Query(ctx, "SELECT name, saved FROM breakers ORDER BY name")
 		if err != nil {
 			return fmt.Errorf("read the breakers: %w", err)
 		}
-		states, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s breaker.Saved, err error) {
+		snap.States, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s breaker.Saved, err error) {
 			var name string
 			if err := row.Scan(&name, &text); err != nil {
 				return s, fmt.Errorf("read the breakers: %w", err)
@@ -52,15 +52,18 @@ func (db *DB) Load(ctx context.Context) (states []breaker.Saved, clock breaker.C
 			}
 			return s, nil
 		})
+		if err != nil {
+			return err
+		}
+		snap.Heard, err = heard(ctx, tx, now, idsMax)
 		return err
 	})
-	return states, clock, key, err
+	return snap, key, err
 }
 
-// Heard lists the calls that words were heard of within breaker.HeardFor before
-// now, oldest first and the latest limit of them.
-func (db *DB) Heard(ctx context.Context, now time.Time, limit int) ([]breaker.Heard, error) {
-	rows, err := db.pool.Query(ctx, `
+// heard lists the calls that words were heard of, oldest first.
+func heard(ctx context.Context, tx pgx.Tx, now time.Time, limit int) ([]breaker.Heard, error) {
+	rows, err := tx.Query(ctx, `
 		SELECT call, at FROM (SELECT call, at FROM heard WHERE at >= $1 ORDER BY at DESC LIMIT $2) latest ORDER BY at`,
 		now.Add(-breaker.HeardFor), limit)
 	if err != nil {

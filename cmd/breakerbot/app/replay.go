@@ -322,24 +322,18 @@ func (r *replay) permit(alias string) (string, error) {
 // restart does what the service does between a stop and a start: the state
 // goes out as text and comes back into a new engine.
 func (r *replay) restart() error {
-	states, clock := r.engine.Save()
-	heard := r.engine.Heard()
-	text, err := json.Marshal(states)
+	text, err := json.Marshal(r.engine.Snapshot())
 	if err != nil {
 		return fmt.Errorf("restart: save: %w", err)
 	}
-	var saved []breaker.Saved
-	if err := json.Unmarshal(text, &saved); err != nil {
+	var snap breaker.Snapshot
+	if err := json.Unmarshal(text, &snap); err != nil {
 		return fmt.Errorf("restart: load: %w", err)
 	}
 	if r.engine, err = breaker.New(r.cfg); err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
-	if err := r.engine.Restore(saved, clock); err != nil {
-		return err
-	}
-	r.engine.RestoreHeard(heard)
-	return nil
+	return r.engine.Restore(snap)
 }
 
 func fieldErrors(what string, bad []ingest.FieldError) error {

@@ -103,11 +103,7 @@ func serverTokens(list []Token) ([]ingest.Token, error) {
 // restore brings back the state from the database and makes the service ready.
 // The engine is told nothing that it had not decided before.
 func (s *service) restore(ctx context.Context, db *store.DB) error {
-	states, clock, key, err := db.Load(ctx)
-	if err != nil {
-		return fmt.Errorf("restore: %w", err)
-	}
-	heard, err := db.Heard(ctx, s.now(), s.cfg.IDsMax)
+	snap, key, err := db.Load(ctx, s.now(), s.cfg.IDsMax)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -126,6 +122,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if doubtful > 0 {
 		s.log.Warn("messages were on their way when the last process ended", "messages", doubtful)
 	}
+	clock := &snap.Clock
 	if clock.Seq > 0 {
 		clock.Era += skippedEras
 	}
@@ -138,10 +135,9 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	if err != nil {
 		return err
 	}
-	if err := engine.Restore(states, clock); err != nil {
+	if err := engine.Restore(snap); err != nil {
 		return err
 	}
-	engine.RestoreHeard(heard)
 	schedule, err := digest.ParseSchedule(s.cfg.Digest.Cron)
 	if err != nil {
 		return err
@@ -185,7 +181,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	s.mu.Unlock()
 	s.http.Open(ingest.Core{Engine: engine, Journal: journal, History: db})
-	s.log.Info("state restored", "breakers", len(states), "calls", len(heard), "open_incidents", len(open), "era", clock.Era)
+	s.log.Info("state restored", "breakers", len(snap.States), "calls", len(snap.Heard), "open_incidents", len(open), "era", clock.Era)
 	return nil
 }
 
