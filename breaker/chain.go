@@ -293,7 +293,7 @@ type turn struct {
 func (t *turn) asking(target *chainTarget) Ask {
 	l := target.labels
 	l.Agent = t.ask.Agent
-	return Ask{Labels: l, RequestID: t.ask.RequestID, Timeout: t.ask.Timeout}
+	return Ask{Labels: l, RequestID: t.ask.RequestID, Timeout: t.ask.Timeout, IdempotencyKey: t.ask.IdempotencyKey}
 }
 
 func (t *turn) route() Route {
@@ -312,20 +312,22 @@ func (t *turn) route() Route {
 	// The same request has its probe already.
 	for i := range t.ch.targets {
 		target := &t.ch.targets[i]
-		ask := t.asking(target)
-		if e.sameRequest(e.circuit(ask.Labels), ask) != nil {
-			return t.take(i, e.ask(ask))
+		if ask := t.asking(target); ask.RequestID != "" && e.circuit(&ask.Labels).sameRequest(&ask) != nil {
+			return t.take(i, &ask)
 		}
 	}
 	overHops := false
 	for i := range t.ch.targets {
 		target := &t.ch.targets[i]
 		ask := t.asking(target)
-		refusing := e.refusing(e.circuit(ask.Labels), ask.Agent)
-		avoided := t.avoided[target.Provider]
-		for _, b := range refusing {
-			if t.ch.avoid.has(b.cause) {
-				t.avoided[target.Provider] = true
+		avoided, refused := t.avoided[target.Provider], false
+		for _, b := range e.circuit(&ask.Labels).breakers {
+			if b == nil {
+				continue
+			}
+			if reason, _ := e.stand(b, ask.Agent); reason != "" {
+				refused = true
+				t.avoided[target.Provider] = t.avoided[target.Provider] || t.ch.avoid.has(b.cause)
 			}
 		}
 		cause, tried := t.triedCause(target)
@@ -338,8 +340,9 @@ func (t *turn) route() Route {
 			t.skip(target, Skipped{Reason: SkippedContext})
 		case avoided:
 			t.skip(target, Skipped{Reason: SkippedProvider})
-		case len(refusing) > 0:
-			g := e.ask(ask) // counts the refusal
+		case refused:
+			var g Grant
+			e.ask(&ask, &g) // counts the refusal
 			s := Skipped{Reason: g.Reason, RetryAt: g.RetryAt}
 			for _, v := range g.Breakers {
 				s.Cause = orElse(s.Cause, v.Cause)
@@ -349,7 +352,7 @@ func (t *turn) route() Route {
 			overHops = true
 			t.skip(target, Skipped{Reason: SkippedHops})
 		default:
-			return t.take(i, e.ask(ask))
+			return t.take(i, &ask)
 		}
 	}
 	if overHops {
@@ -420,9 +423,10 @@ func (t *turn) skip(target *chainTarget, s Skipped) {
 }
 
 // take answers with the i-th target, and records it when it is a fallback.
-func (t *turn) take(i int, g Grant) Route {
+func (t *turn) take(i int, ask *Ask) Route {
 	target := t.ch.targets[i].Target
-	r := Route{Target: &target, Grant: g, Hop: t.hop(i), Skipped: t.skipped}
+	r := Route{Target: &target, Hop: t.hop(i), Skipped: t.skipped}
+	t.e.ask(ask, &r.Grant)
 	if r.Hop > 0 {
 		if len(t.skipped) > 0 {
 			r.Reason = t.skipped[0].Reason

@@ -74,9 +74,10 @@ type Engine struct {
 	era      uint64
 	permits  uint64
 	seq      uint64
-	breakers map[*rule]map[Labels]*breaker
-	circuits map[Labels]*circuit
-	made     int // breakers made or evicted so far, for the circuits' shortcuts
+	circuits circuits
+	sets     map[string]*ruleSet
+	made     uint32 // breakers made so far, for circuits that lack some
+	gone     uint32 // how often breakers were evicted, for all circuits
 	leases   map[uint64]*lease
 	seen     seen
 	judge    judge
@@ -85,6 +86,7 @@ type Engine struct {
 	nextDue  instant
 
 	drained     uint64
+	spare       []Applied // the last batch's memory, given back
 	transitions []Transition
 	outcomes    []Applied
 	asks        map[askKey]*Asked
@@ -93,21 +95,13 @@ type Engine struct {
 	evicted     []string
 }
 
-// circuit is what calls with the same labels pass through.
-type circuit struct {
-	labels   Labels
-	rules    []*rule
-	breakers []*breaker // nil where there is none yet
-	made     int
-	local    bool
-}
-
 // askKey is what answers to asks are counted by.
 type askKey struct {
-	labels    Labels
+	circuit   *circuit // nil once there are too many
+	agent     string
 	minute    instant
+	incidents uint64 // their sum
 	reason    string
-	incidents [4]uint64
 }
 
 // New makes an engine without any state. The error tells every rule and
@@ -120,8 +114,7 @@ func New(cfg Config) (*Engine, error) {
 		maxAge:   orElse(cfg.MaxAge, DefaultMaxAge),
 		maxOf:    orElse(cfg.MaxBreakers, DefaultMaxBreakers),
 		key:      cfg.Key,
-		breakers: make(map[*rule]map[Labels]*breaker),
-		circuits: make(map[Labels]*circuit),
+		sets:     make(map[string]*ruleSet),
 		leases:   make(map[uint64]*lease),
 		seen:     seen{keys: make(map[seenKey]struct{}), max: orElse(cfg.IDsMax, DefaultIDsMax)},
 		judge:    newJudge(),
@@ -147,7 +140,6 @@ func New(cfg Config) (*Engine, error) {
 		}
 		e.rules = append(e.rules, c)
 		e.byName[c.Name] = append(e.byName[c.Name], c)
-		e.breakers[c] = make(map[Labels]*breaker)
 		e.agents = e.agents || c.scope&scopeAgent != 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Machines)) {
@@ -157,6 +149,9 @@ func New(cfg Config) (*Engine, error) {
 			}
 			e.aliases[alias] = name
 		}
+	}
+	if n := len(e.byName); n > maxRules {
+		errs = append(errs, fmt.Errorf("rules: there are %d names: at most %d are allowed", n, maxRules))
 	}
 	if n := len(cfg.Chains); n > MaxChains {
 		errs = append(errs, fmt.Errorf("chains: there are %d: at most %d are allowed", n, MaxChains))
@@ -185,38 +180,53 @@ func (e *Engine) Rules() []Rule {
 
 // Canonical maps a machine's alias onto its name and fills in the provider.
 func (e *Engine) Canonical(l Labels) Labels {
-	if name, ok := e.aliases[l.Machine]; ok {
-		l.Machine = name
-	}
-	if l.Provider == "" {
-		l.Provider = orElse(e.machines[l.Machine].Provider, l.Machine)
-	}
+	e.canonical(&l)
 	return l
 }
 
+func (e *Engine) canonical(l *Labels) {
+	if len(e.aliases) > 0 {
+		if name, ok := e.aliases[l.Machine]; ok {
+			l.Machine = name
+		}
+	}
+	if l.Provider == "" {
+		l.Provider = l.Machine
+		if len(e.machines) > 0 {
+			l.Provider = orElse(e.machines[l.Machine].Provider, l.Machine)
+		}
+	}
+}
+
 // Report takes outcomes in their order, all at now, and gives a verdict for
-// each. It makes the labels of the batch canonical in place. What came of them is durable once a Batch that reaches the returned
-// number has been written.
+// each. It makes the labels of the batch canonical in place. What came of them
+// is durable once a Batch that reaches the returned number has been written.
 func (e *Engine) Report(now time.Time, batch []Outcome) ([]Verdict, uint64) {
+	return e.AppendReport(make([]Verdict, 0, len(batch)), now, batch)
+}
+
+// AppendReport is Report for callers who keep their memory: the verdicts are
+// appended to dst.
+func (e *Engine) AppendReport(dst []Verdict, now time.Time, batch []Outcome) ([]Verdict, uint64) {
+	n := len(dst)
+	dst = slices.Grow(dst, len(batch))[:n+len(batch)]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	verdicts := make([]Verdict, len(batch))
 	for i := range batch {
-		e.report(&batch[i], &verdicts[i])
+		e.report(&batch[i], &dst[n+i])
 	}
-	return verdicts, e.seq
+	return dst, e.seq
 }
 
 func (e *Engine) report(o *Outcome, v *Verdict) {
-	o.Labels = e.Canonical(o.Labels)
+	e.canonical(&o.Labels)
+	*v = Verdict{Latency: o.Latency}
 	c := call{Outcome: o, cause: o.Cause, verdict: v}
 	c.ended = e.now - instant(o.Age)
 	c.started = c.ended - instant(o.Duration)
 	c.tooOld = o.Age > e.maxAge
-	v.Latency = o.Latency
-	ct := e.circuit(o.Labels)
-	v.Counted = make([]string, 0, len(ct.rules))
+	ct := e.circuit(&o.Labels)
 	if o.Permit != "" {
 		// A permit that is not ours is as good as none: the call happened.
 		if p, err := e.check(o.Permit); err == nil {
@@ -226,19 +236,27 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 	}
 	if e.duplicate(&c) {
 		v.Duplicate = true
+		v.Counted = ct.set.counted(0)
 	} else {
 		e.seq++
 		if o.Served.Called() {
-			c.cause = e.judge.cause(o, c.ended, ct.local)
-			for i, r := range ct.rules {
-				if b := e.member(ct, i, r, &c); b != nil {
-					e.take(b, &c)
+			c.cause = e.judge.cause(o, ct, c.ended)
+			for i, b := range ct.breakers {
+				if b == nil {
+					if b = e.member(ct, i, &c); b == nil {
+						continue
+					}
 				}
+				c.rule = i
+				e.take(b, &c)
 			}
 			v.Late = v.Late || c.tooOld
-			v.InDoubt = e.doubt(&c)
+			v.InDoubt = o.Write && e.doubt(&c)
 		}
-		e.settle(c.lease)
+		v.Counted = ct.set.counted(c.counted)
+		if c.lease != nil {
+			e.settle(c.lease)
+		}
 		e.outcomes = append(e.outcomes, Applied{
 			Labels: o.Labels, At: e.now.time(), Cause: c.cause, Latency: v.Latency, Served: o.Served,
 			Fallback: o.Fallback, Duration: o.Duration, CostUSD: o.CostUSD, Late: v.Late,
@@ -277,99 +295,23 @@ func (e *Engine) settle(l *lease) {
 	}
 	for _, b := range slices.Clone(l.slots) {
 		b.giveBack(l)
-		b.lost = 0
+		b.past.lost = 0
 		e.touch(b)
 	}
 	delete(e.leases, l.Num)
 }
 
-// circuitKey is what circuits are told apart by: an agent matters only where a
-// rule has it in its scope.
-func (e *Engine) circuitKey(l Labels) Labels {
-	if !e.agents {
-		l.Agent = ""
-	}
-	return l
-}
-
-// circuit finds or makes the circuit of these canonical labels.
-func (e *Engine) circuit(l Labels) *circuit {
-	key := e.circuitKey(l)
-	ct := e.circuits[key]
-	if ct == nil {
-		if len(e.circuits) >= maxCircuits {
-			clear(e.circuits)
-		}
-		ct = e.newCircuit(key)
-		e.circuits[key] = ct
-	}
-	e.refresh(ct)
-	return ct
-}
-
-// look is circuit for a reader, who leaves no trace.
-func (e *Engine) look(l Labels) *circuit {
-	key := e.circuitKey(l)
-	ct := e.circuits[key]
-	if ct == nil {
-		ct = e.newCircuit(key)
-	}
-	e.refresh(ct)
-	return ct
-}
-
-func (e *Engine) newCircuit(key Labels) *circuit {
-	ct := &circuit{labels: key, made: -1, local: e.machines[key.Machine].Local}
-	for _, r := range e.rules {
-		sameName := func(other *rule) bool { return other.Name == r.Name }
-		if r.covers(&key) && !slices.ContainsFunc(ct.rules, sameName) {
-			ct.rules = append(ct.rules, r)
-		}
-	}
-	ct.breakers = make([]*breaker, len(ct.rules))
-	return ct
-}
-
-// refresh finds breakers that other circuits have made meanwhile.
-func (e *Engine) refresh(ct *circuit) {
-	if ct.made == e.made {
-		return
-	}
-	for i, r := range ct.rules {
-		ct.breakers[i] = e.breakers[r][r.key(&ct.labels)]
-	}
-	ct.made = e.made
-}
-
-// member is the circuit's breaker of this rule, made when the call is the first
-// that the rule counts; nil when there is none and none is needed.
-func (e *Engine) member(ct *circuit, i int, r *rule, c *call) *breaker {
-	if b := ct.breakers[i]; b != nil {
+// breaker finds or makes the rule's breaker for calls with these labels; nil
+// when the rule has as many as it may and none can go. The labels are kept.
+func (e *Engine) breaker(r *rule, l *Labels) *breaker {
+	if b := r.find(l); b != nil {
 		return b
 	}
-	if c.tooOld {
+	if r.size >= e.maxOf && !e.evict(r) {
 		return nil
 	}
-	if _, _, ignored := r.takes(c); ignored {
-		return nil
-	}
-	b := e.breaker(r, r.key(&ct.labels))
-	e.refresh(ct)
-	return b
-}
-
-// breaker finds or makes the rule's breaker of this key; nil when the rule has
-// as many as it may and none can go.
-func (e *Engine) breaker(r *rule, key Labels) *breaker {
-	of := e.breakers[r]
-	if b := of[key]; b != nil {
-		return b
-	}
-	if len(of) >= e.maxOf && !e.evict(r) {
-		return nil
-	}
-	b := &breaker{rule: r, labels: key, name: Name(r.Name, key), used: e.now}
-	of[key] = b
+	b := &breaker{rule: r, of: l, used: e.now}
+	r.insert(b)
 	e.made++
 	return b
 }
@@ -381,26 +323,28 @@ const idle = instant(time.Hour)
 // nothing worth keeping; false when there is none.
 func (e *Engine) evict(r *rule) bool {
 	var free []*breaker
-	for _, b := range e.breakers[r] {
-		decayed := b.closedAt == 0 || int64(b.exponent) <= int64((e.now-b.closedAt)/instant(r.StableAfter))
-		if b.state == Closed && b.incident == 0 && b.run == 0 && b.override == nil && decayed && e.now-b.used >= idle {
+	for b := range r.each {
+		p := b.was()
+		decayed := p.closedAt == 0 || int64(p.exponent) <= int64((e.now-p.closedAt)/instant(r.StableAfter))
+		if b.state == Closed && p.incident == 0 && b.run == 0 && p.override == nil && decayed && e.now-b.used >= idle {
 			free = append(free, b)
 		}
 	}
 	slices.SortFunc(free, func(x, y *breaker) int {
-		return cmp.Or(cmp.Compare(x.used, y.used), strings.Compare(x.name, y.name))
+		return cmp.Or(cmp.Compare(x.used, y.used), strings.Compare(x.name(), y.name()))
 	})
 	for _, b := range free[:min(len(free), e.maxOf/20+1)] {
-		delete(e.breakers[r], b.labels)
-		e.evicted = append(e.evicted, b.name)
+		r.remove(b)
+		e.evicted = append(e.evicted, b.name())
 		b.dirty = false
-		e.made++
+		e.gone++
 	}
 	return len(free) > 0
 }
 
 // touch notes that the breaker's state has to be stored again.
 func (e *Engine) touch(b *breaker) {
+	b.changes++
 	if !b.dirty {
 		b.dirty = true
 		e.dirty = append(e.dirty, b)
@@ -410,102 +354,122 @@ func (e *Engine) touch(b *breaker) {
 // Ask answers whether a call may be made. A grant of a probe takes a slot in
 // every breaker of the circuit that is due, all or none, and must not be told
 // before a Batch that reaches the returned number has been written; everything
-// else may be told at once.
+// else may be told at once. The grant's Breakers are shared and must not be
+// changed.
 func (e *Engine) Ask(now time.Time, ask Ask) (Grant, uint64) {
+	var g Grant
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	g := e.ask(ask)
+	e.ask(&ask, &g)
 	return g, e.seq
 }
 
 // ask answers without the number that its effects are durable with.
-func (e *Engine) ask(ask Ask) Grant {
-	ask.Labels = e.Canonical(ask.Labels)
-	ct := e.circuit(ask.Labels)
-	held := e.heldWrite(ask.IdempotencyKey)
-	if held != nil {
-		return e.refuse(ct, ask, e.refusing(ct, ask.Agent), held)
+func (e *Engine) ask(ask *Ask, g *Grant) {
+	e.canonical(&ask.Labels)
+	ct := e.circuit(&ask.Labels)
+	if ask.IdempotencyKey != "" {
+		if held := e.heldWrite(ask.IdempotencyKey); held != nil {
+			e.refuse(ct, ask, held, g)
+			return
+		}
+		g.Write = e.writeNow(ask.IdempotencyKey)
 	}
-	if l := e.sameRequest(ct, ask); l != nil {
-		return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time(), Write: e.writeNow(ask.IdempotencyKey)}
+	if ask.RequestID != "" {
+		if l := ct.sameRequest(ask); l != nil {
+			e.granted(l, g)
+			return
+		}
 	}
-	var refusing []*breaker
-	var needs []*breaker
+	refused, due := false, 0
 	for _, b := range ct.breakers {
-		if b == nil {
+		if b == nil || b.state == Closed {
 			continue
 		}
-		switch _, needed, refused := e.stand(b, ask.Agent); {
-		case refused:
-			refusing = append(refusing, b)
-		case needed:
-			needs = append(needs, b)
+		if reason, needed := e.stand(b, ask.Agent); reason != "" {
+			refused = true
+		} else if needed {
+			due++
 		}
-		if b.rule.Trip.Witnesses > 1 && b.state != Closed && ask.Agent != b.failedProber {
-			b.otherAsked = e.now
+		if b.rule.Trip.Witnesses > 1 {
+			if w := b.watched(); ask.Agent != w.failedProber {
+				w.otherAsked = e.now
+			}
 		}
 	}
-	if len(refusing) > 0 {
-		return e.refuse(ct, ask, refusing, nil)
+	switch {
+	case refused:
+		e.refuse(ct, ask, nil, g)
+	case due == 0:
+		e.permits++
+		e.seq++
+		e.asked(ct, ask, AskedGranted, nil).N++
+		g.Allowed = true
+		g.State, _ = e.summary(ct)
+		g.Permit = e.sign(pass{era: e.era, num: e.permits, at: e.now})
+	default:
+		e.probe(ct, ask, g)
 	}
+}
+
+// probe grants a lease of a slot in every breaker that is due.
+func (e *Engine) probe(ct *circuit, ask *Ask, g *Grant) {
 	e.permits++
 	e.seq++
-	if len(needs) == 0 {
-		e.asked(ask.Labels, AskedGranted, nil)
-		state, _ := e.summary(ct)
-		return Grant{Allowed: true, Permit: e.sign(pass{era: e.era, num: e.permits, at: e.now}), State: state, Write: e.writeNow(ask.IdempotencyKey)}
-	}
-	for _, b := range needs {
+	l := &lease{Num: e.permits, Agent: ask.Agent, Request: ask.RequestID, Granted: e.now}
+	var length, longest time.Duration
+	for _, b := range ct.breakers {
+		if b == nil || b.state == Closed {
+			continue
+		}
 		if b.state == Open {
 			e.move(b, HalfOpen, change{reason: ReasonProbeGranted, cause: b.cause, actor: ask.Agent, at: e.now})
 		}
-	}
-	l := &lease{Num: e.permits, Agent: ask.Agent, Request: ask.RequestID, Era: e.era, Granted: e.now, slots: needs}
-	var length, longest time.Duration
-	for _, b := range needs {
+		l.slots = append(l.slots, b)
 		length = max(length, b.rule.Lease.D())
 		longest = max(longest, b.rule.MaxLease.D())
 	}
 	if ask.Timeout > 0 {
 		length = min(ask.Timeout, longest) + LeaseMargin
 	}
+	l.Era = e.era
 	l.Max = e.now + instant(longest)
 	l.Deadline = min(e.now+instant(length), l.Max)
 	e.leases[l.Num] = l
-	for _, b := range needs {
-		b.leases = append(b.leases, l)
+	for _, b := range l.slots {
+		b.past.leases = append(b.past.leases, l)
 		e.touch(b)
 		e.schedule(b)
 	}
-	e.asked(ask.Labels, AskedProbe, nil)
-	return Grant{Allowed: true, Permit: e.sign(l.pass()), Probe: true, State: HalfOpen, ExpiresAt: l.Deadline.time(), Write: e.writeNow(ask.IdempotencyKey)}
+	e.asked(ct, ask, AskedProbe, nil).N++
+	e.granted(l, g)
 }
 
-// refusing are the circuit's breakers that would refuse this agent now.
-func (e *Engine) refusing(ct *circuit, agent string) []*breaker {
-	var list []*breaker
-	for _, b := range ct.breakers {
+// granted tells of a probe's lease.
+func (e *Engine) granted(l *lease, g *Grant) {
+	g.Allowed, g.Probe, g.State = true, true, HalfOpen
+	g.Permit, g.ExpiresAt = e.sign(l.pass()), l.Deadline.time()
+}
+
+// refuses tells whether a breaker of the circuit would refuse this agent now.
+func (e *Engine) refuses(ct *circuit, agent string) bool {
+	return slices.ContainsFunc(ct.breakers, func(b *breaker) bool {
 		if b == nil {
-			continue
+			return false
 		}
-		if _, _, refused := e.stand(b, agent); refused {
-			list = append(list, b)
-		}
-	}
-	return list
+		reason, _ := e.stand(b, agent)
+		return reason != ""
+	})
 }
 
 // sameRequest is the live lease that this request got before, nil if none.
-func (e *Engine) sameRequest(ct *circuit, ask Ask) *lease {
-	if ask.RequestID == "" {
-		return nil
-	}
+func (ct *circuit) sameRequest(ask *Ask) *lease {
 	for _, b := range ct.breakers {
-		if b == nil {
+		if b == nil || b.past == nil {
 			continue
 		}
-		for _, l := range b.leases {
+		for _, l := range b.past.leases {
 			if l.Agent == ask.Agent && l.Request == ask.RequestID {
 				return l
 			}
@@ -515,92 +479,165 @@ func (e *Engine) sameRequest(ct *circuit, ask Ask) *lease {
 }
 
 // stand says how the breaker stands to an asker: the reason when it refuses,
-// or that a probe's slot is needed.
-func (e *Engine) stand(b *breaker, agent string) (reason string, needed, refused bool) {
-	switch {
-	case b.override != nil && b.override.Op == OpHoldOpen:
-		return RefusedHeldOpen, false, true
-	case b.state == Open && e.now < b.retryAt:
-		return RefusedOpen, false, true
-	case b.state == HalfOpen && len(b.leases) >= b.rule.Concurrent:
-		return RefusedProbeInFlight, false, true
-	case b.state == Closed:
-		return "", false, false
-	case b.rule.Trip.Witnesses > 1 && agent == b.failedProber && b.otherAsked != 0 && e.now-b.otherAsked <= instant(b.rule.Lease):
-		return RefusedProbeInFlight, false, true
+// otherwise whether a probe's slot is needed.
+func (e *Engine) stand(b *breaker, agent string) (reason string, needed bool) {
+	switch b.state {
+	case Closed:
+		return "", false
+	case Open:
+		if b.held() == OpHoldOpen {
+			return RefusedHeldOpen, false
+		}
+		if e.now < b.retryAt {
+			return RefusedOpen, false
+		}
+	case HalfOpen:
+		if len(b.past.leases) >= b.rule.Concurrent {
+			return RefusedProbeInFlight, false
+		}
 	}
-	return "", true, false
+	if w := b.who; w != nil && b.rule.Trip.Witnesses > 1 && agent == w.failedProber &&
+		w.otherAsked != 0 && e.now-w.otherAsked <= instant(b.rule.Lease) {
+		return RefusedProbeInFlight, false
+	}
+	return "", true
 }
 
 // freeAt is when a half-open breaker may have a slot again: at the first lease's
 // deadline, but at most AskAgain from now, since a probe may close it any moment.
 func (e *Engine) freeAt(b *breaker) instant {
 	at := e.now + instant(AskAgain)
-	if len(b.leases) < b.rule.Concurrent {
+	leases := b.was().leases
+	if len(leases) < b.rule.Concurrent {
 		// The asker's own probe failed; the others have until then to ask.
-		return min(at, b.otherAsked+instant(b.rule.Lease))
+		return min(at, b.witnesses().otherAsked+instant(b.rule.Lease))
 	}
-	for _, l := range b.leases {
+	for _, l := range leases {
 		at = min(at, l.Deadline)
 	}
 	return at
 }
 
+// refusalRank orders the reasons of refusals: the highest is told.
+func refusalRank(reason string) int {
+	return slices.Index([]string{RefusedProbeInFlight, RefusedOpen, RefusedHeldOpen, RefusedWriteInDoubt}, reason)
+}
+
+// refusal is an answer that was kept: while nothing about its circuit changes,
+// the next asker gets it again.
+type refusal struct {
+	changes uint64 // of the circuit's breakers, and how many there are
+	minute  instant
+	until   instant // when the first of the open ones is due for a probe
+	grant   Grant
+	// incidents are those behind it.
+	incidents []uint64
+	asked     *Asked // what the answer is counted in
+	agent     string
+	drained   uint64 // by the drain that ended it
+}
+
 // refuse answers an ask that breakers refuse, or a write in doubt.
-func (e *Engine) refuse(ct *circuit, ask Ask, refusing []*breaker, held *Write) Grant {
-	g := Grant{}
+func (e *Engine) refuse(ct *circuit, ask *Ask, held *Write, g *Grant) {
+	e.seq++
+	changes := uint64(len(ct.breakers))
+	for _, b := range ct.breakers {
+		if b != nil {
+			changes += uint64(b.changes) + 1
+		}
+	}
+	write := g.Write
+	kept := ct.refusal
+	if kept != nil && held == nil && kept.changes == changes && kept.minute == e.now/minute && e.now < kept.until {
+		*g = kept.grant
+	} else {
+		g.Write = nil
+		kept = e.refusalOf(ct, ask.Agent, held, g)
+		kept.changes, kept.minute, kept.grant = changes, e.now/minute, *g
+		if e.now < kept.until {
+			ct.refusal = kept
+		}
+	}
+	if kept.asked == nil || kept.agent != ask.Agent || kept.drained != e.drained {
+		kept.asked, kept.agent, kept.drained = e.asked(ct, ask, g.Reason, kept.incidents), ask.Agent, e.drained
+	}
+	kept.asked.N++
+	if held == nil {
+		g.Write = write
+	}
+}
+
+// refusalOf makes the refusal. It is for everybody until the time that it
+// gives, which is zero when it is for this agent and this moment only.
+func (e *Engine) refusalOf(ct *circuit, agent string, held *Write, g *Grant) *refusal {
 	g.State, _ = e.summary(ct)
-	order := []string{RefusedProbeInFlight, RefusedOpen, RefusedHeldOpen, RefusedWriteInDoubt}
+	kept := &refusal{until: math.MaxInt64}
 	rank, endless := -1, false
 	var at instant
-	var incidents []uint64
 	if held != nil {
 		w := *held
 		g.Write = &w
-		rank, at = len(order)-1, fromTime(held.Until)
+		g.Reason = RefusedWriteInDoubt
+		rank, at = refusalRank(g.Reason), fromTime(held.Until)
+		kept.until = 0
 	}
-	for _, b := range refusing {
-		reason, _, _ := e.stand(b, ask.Agent)
-		rank = max(rank, slices.Index(order, reason))
+	for _, b := range ct.breakers {
+		if b == nil {
+			continue
+		}
+		reason, _ := e.stand(b, agent)
+		if reason == "" {
+			if b.state != Closed {
+				kept.until = 0
+			}
+			continue
+		}
+		if n := refusalRank(reason); n > rank {
+			rank, g.Reason = n, reason
+		}
 		t := b.retryAt // zero under a hold without an end
 		if reason == RefusedProbeInFlight {
 			t = e.freeAt(b)
+			kept.until = 0
+		}
+		if reason == RefusedOpen {
+			kept.until = min(kept.until, b.retryAt)
 		}
 		endless = endless || t == 0
 		at = max(at, t)
 		v := e.view(b)
 		v.Reason = reason
 		g.Breakers = append(g.Breakers, v)
-		if b.incident != 0 {
-			incidents = append(incidents, b.incident)
+		if n := b.was().incident; n != 0 {
+			kept.incidents = append(kept.incidents, n)
 		}
 	}
-	g.Reason = order[rank]
 	if !endless {
 		g.RetryAt = at.time()
 	}
-	e.seq++
-	e.asked(ask.Labels, g.Reason, incidents)
-	return g
+	return kept
 }
 
 // maxAsks bounds the different answers counted between two drains; past it they
 // are counted without their labels.
 const maxAsks = 100_000
 
-// asked counts an answer, by minute.
-func (e *Engine) asked(l Labels, reason string, incidents []uint64) {
+// asked is where answers of this kind are counted, by minute.
+func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64) *Asked {
+	key := askKey{circuit: ct, agent: ask.Agent, minute: e.now / minute, reason: reason}
+	l := ask.Labels
 	if len(e.asks) >= maxAsks {
-		l = Labels{}
+		key.circuit, key.agent, l = nil, "", Labels{}
 	}
-	key := askKey{labels: l, minute: e.now / minute, reason: reason}
-	copy(key.incidents[:], incidents)
+	for _, n := range incidents {
+		key.incidents += n
+	}
 	a := e.asks[key]
 	if a == nil {
 		a = &Asked{Labels: l, At: e.now.time(), Reason: reason, Incidents: incidents}
 		e.asks[key] = a
 	}
-	a.N++
+	return a
 }
 
 // Release gives a permit back unused; duplicate is true when a word of it had
@@ -669,25 +706,28 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 	hold := &override{Op: c.Op, Actor: c.Actor, Reason: c.Reason, Until: until}
 	switch c.Op {
 	case OpAuto:
-		if b.override == nil {
+		if b.held() == "" {
 			return e.view(b), e.seq, nil
 		}
 		ch.reason = ReasonAuto
-		b.override = nil
+		b.past.override = nil
 		b.forget()
 		e.close(b, ch)
 	case OpReset:
 		ch.reason = ReasonReset
-		b.override = nil
+		b.history().override = nil
 		b.forget()
 		e.close(b, ch)
 	case OpHoldOpen:
 		ch.reason = ReasonHoldOpen
-		held := b.override != nil && b.override.Op == OpHoldOpen
-		hold.Over = held && b.override.Over || !held && b.state != Closed
-		b.override = hold
-		if b.incident == 0 {
-			b.openedAt = e.now
+		p := b.history()
+		hold.Over = b.state != Closed
+		if b.held() == OpHoldOpen {
+			hold.Over = p.override.Over
+		}
+		p.override = hold
+		if p.incident == 0 {
+			p.openedAt = e.now
 			b.cause = 0
 		}
 		e.moveWith(b, Open, ch, func() { b.retryAt = until })
@@ -696,7 +736,7 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 		if c.Op == OpObserve {
 			ch.reason = ReasonObserve
 		}
-		b.override = hold
+		b.history().override = hold
 		e.close(b, ch)
 	default:
 		return View{}, e.seq, fmt.Errorf("op: unknown control %q: known are %s, %s, %s, %s, %s",
@@ -718,7 +758,7 @@ func (e *Engine) named(name string) (*breaker, error) {
 	}
 	for _, r := range rules {
 		if r.covers(&labels) && r.key(&labels) == labels {
-			b := e.breaker(r, labels)
+			b := e.breaker(r, &labels)
 			if b == nil {
 				return nil, fmt.Errorf("breaker %q: rule %q has %d breakers, as many as it may", name, ruleName, e.maxOf)
 			}
@@ -750,7 +790,7 @@ func (e *Engine) Drain() Batch {
 	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
 		e.seq++ // brought about by time while somebody only looked
 	}
-	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
+	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Lately: e.judge.drain(e.now), Evicted: e.evicted, Clock: e.clock()}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
 	for _, a := range e.asks {
@@ -766,17 +806,30 @@ func (e *Engine) Drain() Batch {
 		}
 	}
 	e.drained = e.seq
-	e.transitions, e.outcomes, e.routes, e.evicted = nil, nil, nil, nil
+	e.transitions, e.outcomes, e.routes, e.evicted = nil, e.spare, nil, nil
+	e.spare = nil
 	clear(e.asks)
 	e.dirty = e.dirty[:0]
 	return batch
 }
 
+// Reuse gives back the memory of a batch that nobody reads any more.
+func (e *Engine) Reuse(batch Batch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cap(batch.Outcomes) > cap(e.spare) && cap(batch.Outcomes) <= maxSpare {
+		e.spare = batch.Outcomes[:0]
+	}
+}
+
+// maxSpare bounds the memory that is kept for the next batch, in outcomes.
+const maxSpare = 65_536
+
 // Backlog counts what waits for Drain, in entries.
 func (e *Engine) Backlog() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.transitions) + len(e.outcomes) + len(e.routes) + len(e.doubts.fresh) + len(e.asks) + e.seen.fresh
+	return len(e.transitions) + len(e.outcomes) + len(e.routes) + len(e.doubts.fresh) + len(e.judge.touched) + len(e.asks) + e.seen.fresh
 }
 
 func (e *Engine) clock() Clock {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -463,14 +464,18 @@ func TestObservingRuleRefusesNothingAndCounts(t *testing.T) {
 func TestHistoryJudges(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) instant { return fromTime(at(s)) }
+	judged := func(j *judge, o Outcome, ended instant, local bool) Cause {
+		ct := &circuit{target: j.target(place{o.Machine, o.Model}), reach: j.machine(o.Machine), local: local}
+		return j.cause(&o, ct, ended)
+	}
 	t.Run("caller offline", func(t *testing.T) {
 		t.Parallel()
 		j := newJudge()
 		un := func(agent, machine string, s float64) Cause {
-			return j.cause(&Outcome{Labels: Labels{Agent: agent, Machine: machine}, Cause: Unreachable}, at(s), false)
+			return judged(&j, Outcome{Labels: Labels{Agent: agent, Machine: machine}, Cause: Unreachable}, at(s), false)
 		}
 		ok := func(agent, machine string, s float64) {
-			j.cause(&Outcome{Labels: Labels{Agent: agent, Machine: machine}, Cause: OK}, at(s), false)
+			judged(&j, Outcome{Labels: Labels{Agent: agent, Machine: machine}, Cause: OK}, at(s), false)
 		}
 		if got := un("a", "m", 0); got != Unreachable {
 			t.Fatalf("one machine: %s", got)
@@ -497,7 +502,7 @@ func TestHistoryJudges(t *testing.T) {
 		t.Parallel()
 		j := newJudge()
 		out := func(cause Cause, s float64) Cause {
-			return j.cause(&Outcome{Labels: Labels{Agent: "a", Machine: "m", Model: "x"}, Cause: cause}, at(s), true)
+			return judged(&j, Outcome{Labels: Labels{Agent: "a", Machine: "m", Model: "x"}, Cause: cause}, at(s), true)
 		}
 		for _, tc := range []struct {
 			at   float64
@@ -698,7 +703,6 @@ func TestRestartIsInvisible(t *testing.T) {
 					t.Fatal(err)
 				}
 				next, _ := New(cfg)
-				next.judge = restarted.judge
 				var snap Snapshot
 				if err := json.Unmarshal(text, &snap); err != nil {
 					t.Fatal(err)
@@ -752,23 +756,25 @@ func TestInvariants(t *testing.T) {
 				}
 			}
 			e.mu.Lock()
-			for _, of := range e.breakers {
-				for _, b := range of {
-					if len(b.leases) > b.rule.Concurrent {
-						t.Fatalf("%s has %d leases, at most %d may live", b.name, len(b.leases), b.rule.Concurrent)
-					}
-					if b.state != HalfOpen && len(b.leases)+len(b.expired) > 0 {
-						t.Fatalf("%s is %s and has leases", b.name, b.state)
-					}
-					if b.state != state[b.name] {
-						t.Fatalf("%s is %s, its transitions say %s", b.name, b.state, state[b.name])
-					}
-					for _, l := range b.leases {
-						if e.leases[l.Num] != l || !slices.Contains(l.slots, b) {
-							t.Fatalf("%s has a lease that the engine does not know", b.name)
-						}
+			for b := range e.every {
+				p := b.was()
+				if len(p.leases) > b.rule.Concurrent {
+					t.Fatalf("%s has %d leases, at most %d may live", b.name(), len(p.leases), b.rule.Concurrent)
+				}
+				if b.state != HalfOpen && len(p.leases)+len(p.expired) > 0 {
+					t.Fatalf("%s is %s and has leases", b.name(), b.state)
+				}
+				if b.state != state[b.name()] {
+					t.Fatalf("%s is %s, its transitions say %s", b.name(), b.state, state[b.name()])
+				}
+				for _, l := range p.leases {
+					if e.leases[l.Num] != l || !slices.Contains(l.slots, b) {
+						t.Fatalf("%s has a lease that the engine does not know", b.name())
 					}
 				}
+			}
+			if !reflect.DeepEqual(noFaults, faults{}) || !reflect.DeepEqual(noPast, past{}) || !reflect.DeepEqual(noWatchers, watchers{}) {
+				t.Fatal("what all healthy breakers share was written to")
 			}
 			e.mu.Unlock()
 		}
@@ -779,11 +785,12 @@ func BenchmarkReport(b *testing.B) {
 	e := newEngine(b, Builtin()...)
 	batch := []Outcome{{Labels: Labels{Agent: "a", Machine: "gpu-box", Model: "qwen3-30b"}, Cause: OK, Duration: time.Second}}
 	now := t0
+	var verdicts []Verdict
 	for i := 0; b.Loop(); i++ {
 		now = now.Add(time.Microsecond)
-		e.Report(now, batch)
+		verdicts, _ = e.AppendReport(verdicts[:0], now, batch)
 		if i%1000 == 0 {
-			e.Drain()
+			e.Reuse(e.Drain())
 		}
 	}
 }

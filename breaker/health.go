@@ -33,8 +33,8 @@ func (e *Engine) BootCheck(now time.Time, machine string, answered bool, detail 
 			continue
 		}
 		seen[r.Name] = true
-		b := e.breaker(r, labels)
-		if b == nil || b.state != Closed || b.override != nil {
+		b := e.breaker(r, &labels)
+		if b == nil || b.state != Closed || b.held() != "" {
 			continue
 		}
 		if r.observe {
@@ -43,7 +43,7 @@ func (e *Engine) BootCheck(now time.Time, machine string, answered bool, detail 
 		}
 		b.climb(e.now, Unreachable)
 		e.open(b, ch)
-		opened = append(opened, b.name)
+		opened = append(opened, b.name())
 	}
 	if len(opened) > 0 {
 		e.seq++
@@ -61,7 +61,7 @@ func (e *Engine) HealthAnswered(now time.Time, machine string) (bool, uint64) {
 	e.advance(now)
 	earlier := false
 	for _, b := range e.unreachable(e.Canonical(Labels{Machine: machine}).Machine) {
-		if due := max(e.now, b.floor); due < b.retryAt {
+		if due := max(e.now, b.failures().floor); due < b.retryAt {
 			b.retryAt = due
 			e.touch(b)
 			earlier = true
@@ -81,8 +81,8 @@ func (e *Engine) unreachable(machine string) []*breaker {
 		if !r.reaches() {
 			continue
 		}
-		b := e.breakers[r][Labels{Machine: machine}]
-		if b != nil && b.state == Open && b.override == nil && b.retryAt > e.now {
+		b := r.find(&Labels{Machine: machine})
+		if b != nil && b.state == Open && b.held() == "" && b.retryAt > e.now {
 			list = append(list, b)
 		}
 	}

@@ -281,8 +281,8 @@ type Snapshot struct {
 }
 
 // Lately is what an agent, a machine or a target has done in the last minutes,
-// for the judgements that need history. Key is unique and At its last change;
-// the rest is in its JSON form.
+// for the judgements that need history. Key is unique, and At the time of its
+// last change; the rest is in its JSON form.
 type Lately struct {
 	Key  string
 	At   time.Time
@@ -300,7 +300,7 @@ func (l *Lately) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &l.full); err != nil {
 		return err
 	}
-	l.Key, l.At = l.full.key(), l.full.At.time()
+	l.Key = l.full.key()
 	return nil
 }
 

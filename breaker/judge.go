@@ -1,6 +1,8 @@
 package breaker
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -10,35 +12,58 @@ import (
 // and whether a silent local model is only being loaded. History goes by the
 // ends of the calls.
 type judge struct {
-	targets  map[target]*answers
+	targets  map[place]*target
 	agents   map[string]*contacts
-	machines map[string]*[2]contact
+	machines map[string]*reach
+	latest   *contacts // of the agent that reported last, to find it at once
+	touched  []remembered
+	// cleared counts how often a bound was reached and everything forgotten.
+	cleared int
 }
 
-type target struct{ machine, model string }
+// place is what a target's answers are kept by.
+type place struct{ machine, model string }
 
-// answers is what a target has answered lately, in minutes.
-type answers struct {
-	minutes  [hasteMinutes]answerMinute
-	last     instant // the last answer's end
-	coldFrom instant // the first time-out of the present cold start
+// target is what a machine's model has answered lately, by the minute.
+type target struct {
+	place
+	minutes  []answerMinute // at most hasteMinutes, in no order
+	last     instant        // the last answer's end
+	coldFrom instant        // the first time-out of the present cold start
+	dirty    bool
 }
 
 type answerMinute struct {
-	index   int64
-	n       int
 	fastest time.Duration
+	index   int32 // minutes since 1970
+	n       uint32
 }
 
 // contacts is what an agent has reached and failed to reach lately.
 type contacts struct {
+	agent   string
 	reached instant
-	failed  []contact // unreachable, oldest first
+	failed  []contact // unreachable machines, oldest first
+	dirty   bool
 }
 
+// reach is which two agents have reached a machine last.
+type reach struct {
+	machine string
+	by      [2]contact
+	dirty   bool
+}
+
+// contact is a machine, or an agent, and when.
 type contact struct {
-	who string // a machine, or an agent
-	at  instant
+	Who string  `json:"who"`
+	At  instant `json:"at"`
+}
+
+// remembered is a target, an agent's contacts or a machine's reach.
+type remembered interface {
+	save() savedLately
+	stored()
 }
 
 const (
@@ -52,22 +77,8 @@ const (
 	minute       = instant(time.Minute)
 )
 
-// savedLately is the stored form of one of them: Kind says which. Fields are
-// only ever added; a meaning that changes gets a new name.
-type savedLately struct {
-	Kind    string  `json:"kind"` // agent, machine or target
-	Agent   string  `json:"agent,omitempty"`
-	Machine string  `json:"machine,omitempty"`
-	Model   string  `json:"model,omitempty"`
-	At      instant `json:"at"`
-}
-
-func (s *savedLately) key() string {
-	return strings.Join([]string{s.Kind, s.Agent, s.Machine, s.Model}, "\x1f")
-}
-
 func newJudge() judge {
-	return judge{map[target]*answers{}, map[string]*contacts{}, map[string]*[2]contact{}}
+	return judge{targets: map[place]*target{}, agents: map[string]*contacts{}, machines: map[string]*reach{}}
 }
 
 // notReached are the causes after which nobody can say that the machine was
@@ -80,19 +91,20 @@ var notReached = func() causeSet {
 }()
 
 // cause gives the outcome its final cause and takes it into the history.
-func (j *judge) cause(o *Outcome, ended instant, local bool) Cause {
+func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 	cause := o.Cause
+	t := ct.target
 	switch cause {
 	case Timeout:
-		a := j.answers(o)
-		if o.Timeout > 0 && a.hasty(ended, o.Timeout) {
+		if o.Timeout > 0 && t.hasty(ended, o.Timeout) {
 			return CallerTimeout
 		}
-		if local && ended-a.last >= coldAfter {
-			if a.coldFrom == 0 || a.coldFrom < a.last {
-				a.coldFrom = ended
+		if ct.local && ended-t.last >= coldAfter {
+			if t.coldFrom == 0 || t.coldFrom < t.last {
+				t.coldFrom = ended
+				j.touchTarget(t)
 			}
-			if ended-a.coldFrom < coldFor {
+			if ended-t.coldFrom < coldFor {
 				return Loading
 			}
 		}
@@ -101,54 +113,96 @@ func (j *judge) cause(o *Outcome, ended instant, local bool) Cause {
 			return CallerOffline
 		}
 	case OK:
-		a := j.answers(o)
-		a.last = max(a.last, ended)
-		a.coldFrom = 0
-		a.add(ended, o.Duration)
+		t.last = max(t.last, ended)
+		t.coldFrom = 0
+		t.add(ended, o.Duration)
+		j.touchTarget(t)
 	}
 	if !notReached.has(cause) {
-		j.reached(o.Agent, o.Machine, ended)
+		j.reached(o.Agent, ct.reach, ended)
 	}
 	return cause
 }
 
-func (j *judge) answers(o *Outcome) *answers {
-	key := target{o.Machine, o.Model}
-	a := j.targets[key]
-	if a == nil {
-		bound(j.targets)
-		a = &answers{}
-		j.targets[key] = a
-	}
-	return a
-}
-
-// bound empties a map that has grown to its bound: what is lost is ten minutes
-// of hints, and only under a flood of invented names.
-func bound[K comparable, V any](m map[K]V) {
-	if len(m) >= maxHistory {
-		clear(m)
+func (j *judge) touchTarget(t *target) {
+	if !t.dirty {
+		t.dirty = true
+		j.touched = append(j.touched, t)
 	}
 }
 
-func (a *answers) add(ended instant, took time.Duration) {
-	i := int64(ended / minute)
-	m := &a.minutes[i%hasteMinutes]
-	if m.index > i {
-		return // older than anything that is kept
+// room makes sure that one more fits: what is lost at the bound is minutes of
+// hints, and only under a flood of invented names.
+func (j *judge) room(n int) {
+	if n >= maxHistory {
+		touched, cleared := j.touched, j.cleared
+		*j = newJudge()
+		j.touched, j.cleared = touched, cleared+1
 	}
-	if m.index < i || m.n == 0 {
-		*m = answerMinute{index: i, fastest: took}
+}
+
+func (j *judge) target(p place) *target {
+	t := j.targets[p]
+	if t == nil {
+		j.room(len(j.targets))
+		t = &target{place: p}
+		j.targets[p] = t
 	}
-	m.n++
-	m.fastest = min(m.fastest, took)
+	return t
+}
+
+func (j *judge) agent(name string) *contacts {
+	if j.latest != nil && j.latest.agent == name {
+		return j.latest
+	}
+	c := j.agents[name]
+	if c == nil {
+		j.room(len(j.agents))
+		c = &contacts{agent: name}
+		j.agents[name] = c
+	}
+	j.latest = c
+	return c
+}
+
+func (j *judge) machine(name string) *reach {
+	m := j.machines[name]
+	if m == nil {
+		j.room(len(j.machines))
+		m = &reach{machine: name}
+		j.machines[name] = m
+	}
+	return m
+}
+
+func (t *target) add(ended instant, took time.Duration) {
+	index := int32(ended / minute)
+	oldest := 0
+	for i := len(t.minutes) - 1; i >= 0; i-- {
+		m := &t.minutes[i]
+		if m.index == index {
+			m.n++
+			m.fastest = min(m.fastest, took)
+			return
+		}
+		if m.index < t.minutes[oldest].index {
+			oldest = i
+		}
+	}
+	now := answerMinute{fastest: took, index: index, n: 1}
+	switch {
+	case len(t.minutes) < hasteMinutes:
+		t.minutes = append(t.minutes, now)
+	case t.minutes[oldest].index < index:
+		t.minutes[oldest] = now
+	}
 }
 
 // hasty tells whether a limit was below the fastest of enough answers.
-func (a *answers) hasty(ended instant, limit time.Duration) bool {
-	now, n := int64(ended/minute), 0
-	for _, m := range a.minutes {
-		if m.index > now-hasteMinutes && m.index <= now && m.n > 0 {
+func (t *target) hasty(ended instant, limit time.Duration) bool {
+	now, n := int32(ended/minute), uint32(0)
+	for _, m := range t.minutes {
+		if m.index > now-hasteMinutes && m.index <= now {
 			if m.fastest <= limit {
 				return false
 			}
@@ -158,33 +212,29 @@ func (a *answers) hasty(ended instant, limit time.Duration) bool {
 	return n >= hasteAnswers
 }
 
-func (j *judge) agent(name string) *contacts {
-	c := j.agents[name]
-	if c == nil {
-		bound(j.agents)
-		c = &contacts{}
-		j.agents[name] = c
+func (j *judge) touchAgent(c *contacts) {
+	if !c.dirty {
+		c.dirty = true
+		j.touched = append(j.touched, c)
 	}
-	return c
 }
 
-func (j *judge) reached(agent, machine string, at instant) {
+func (j *judge) reached(agent string, m *reach, at instant) {
 	c := j.agent(agent)
 	c.reached = max(c.reached, at)
-	m := j.machines[machine]
-	if m == nil {
-		bound(j.machines)
-		m = &[2]contact{}
-		j.machines[machine] = m
+	j.touchAgent(c)
+	if !m.dirty {
+		m.dirty = true
+		j.touched = append(j.touched, m)
 	}
-	if m[0].who == agent || m[0].who == "" {
-		m[0] = contact{agent, max(m[0].at, at)}
-		return
-	}
-	if at >= m[0].at {
-		m[0], m[1] = contact{agent, at}, m[0]
-	} else if at >= m[1].at {
-		m[1] = contact{agent, at}
+	first, second := &m.by[0], &m.by[1]
+	switch {
+	case first.Who == c.agent || first.Who == "":
+		*first = contact{c.agent, max(first.At, at)}
+	case at >= first.At:
+		*first, *second = contact{c.agent, at}, *first
+	case at >= second.At:
+		*second = contact{c.agent, at}
 	}
 }
 
@@ -194,30 +244,142 @@ func (j *judge) offline(agent, machine string, at instant) bool {
 	c := j.agent(agent)
 	kept := c.failed[:0]
 	for _, f := range c.failed {
-		if at-f.at <= offlineSpan && len(kept) < maxFailed {
+		if at-f.At <= offlineSpan && len(kept) < maxFailed {
 			kept = append(kept, f)
 		}
 	}
 	c.failed = append(kept, contact{machine, at})
+	j.touchAgent(c)
 	if c.reached != 0 && at-c.reached <= offlineSpan {
 		return false
 	}
 	first, others := at, false
 	for _, f := range c.failed {
-		first = min(first, f.at)
-		others = others || f.who != machine
+		first = min(first, f.At)
+		others = others || f.Who != machine
 	}
 	if !others { // fewer than two machines
 		return false
 	}
 	for _, f := range c.failed {
-		if m := j.machines[f.who]; m != nil {
-			for _, reach := range m {
-				if reach.who != "" && reach.who != agent && reach.at > first {
+		if m := j.machines[f.Who]; m != nil {
+			for _, reach := range m.by {
+				if reach.Who != "" && reach.Who != agent && reach.At > first {
 					return true
 				}
 			}
 		}
 	}
 	return false
+}
+
+// savedLately is the stored form of what is remembered: Kind says of what.
+// Fields are only ever added; a meaning that changes gets a new name.
+type savedLately struct {
+	Kind     string        `json:"kind"` // agent, machine or target
+	Name     string        `json:"name"`
+	Model    string        `json:"model,omitempty"`
+	At       instant       `json:"at"` // of the last of it
+	Minutes  []savedMinute `json:"minutes,omitempty"`
+	ColdFrom instant       `json:"cold_from,omitempty"`
+	Failed   []contact     `json:"failed,omitempty"`
+	By       []contact     `json:"by,omitempty"`
+}
+
+type savedMinute struct {
+	Index   int32         `json:"i"`
+	N       uint32        `json:"n"`
+	Fastest time.Duration `json:"fastest"`
+}
+
+const (
+	kindAgent   = "agent"
+	kindMachine = "machine"
+	kindTarget  = "target"
+)
+
+// key is unique, and separates by what no label holds.
+func (s *savedLately) key() string { return strings.Join([]string{s.Kind, s.Name, s.Model}, "\x1f") }
+
+func (t *target) save() savedLately {
+	s := savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last, ColdFrom: t.coldFrom}
+	for _, m := range t.minutes {
+		s.Minutes = append(s.Minutes, savedMinute{m.index, m.n, m.fastest})
+	}
+	return s
+}
+
+func (c *contacts) save() savedLately {
+	return savedLately{Kind: kindAgent, Name: c.agent, At: c.reached, Failed: slices.Clone(c.failed)}
+}
+
+func (m *reach) save() savedLately {
+	s := savedLately{Kind: kindMachine, Name: m.machine, At: max(m.by[0].At, m.by[1].At)}
+	for _, by := range m.by {
+		if by.Who != "" {
+			s.By = append(s.By, by)
+		}
+	}
+	return s
+}
+
+func (t *target) stored()   { t.dirty = false }
+func (c *contacts) stored() { c.dirty = false }
+func (m *reach) stored()    { m.dirty = false }
+
+// drain takes what was touched since the last time.
+func (j *judge) drain(now instant) []Lately {
+	if len(j.touched) == 0 {
+		return nil
+	}
+	list := make([]Lately, 0, len(j.touched))
+	for _, r := range j.touched {
+		r.stored()
+		list = append(list, lately(r, now))
+	}
+	j.touched = j.touched[:0]
+	return list
+}
+
+// lately is the stored form; its time is now, from when on it gets old.
+func lately(r remembered, now instant) Lately {
+	l := Lately{At: now.time(), full: r.save()}
+	l.Key = l.full.key()
+	return l
+}
+
+// all lists what is remembered, by key.
+func (j *judge) all(now instant) []Lately {
+	list := make([]Lately, 0, len(j.targets)+len(j.agents)+len(j.machines))
+	for _, t := range j.targets {
+		list = append(list, lately(t, now))
+	}
+	for _, c := range j.agents {
+		list = append(list, lately(c, now))
+	}
+	for _, m := range j.machines {
+		list = append(list, lately(m, now))
+	}
+	slices.SortFunc(list, func(a, b Lately) int { return cmp.Compare(a.Key, b.Key) })
+	return list
+}
+
+// restore takes what all or drain listed back in.
+func (j *judge) restore(list []Lately) {
+	for i := range list {
+		s := &list[i].full
+		switch s.Kind {
+		case kindTarget:
+			t := j.target(place{s.Name, s.Model})
+			t.last, t.coldFrom = s.At, s.ColdFrom
+			for _, m := range s.Minutes {
+				t.minutes = append(t.minutes, answerMinute{m.Fastest, m.Index, m.N})
+			}
+		case kindAgent:
+			c := j.agent(s.Name)
+			c.reached, c.failed = s.At, s.Failed
+		case kindMachine:
+			copy(j.machine(s.Name).by[:], s.By)
+		}
+	}
 }

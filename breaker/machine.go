@@ -4,59 +4,136 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 	"time"
 )
 
-// breaker is one rule applied to one value of its scope.
+// breaker is one rule applied to one value of its scope. What most of them
+// never have stands behind pointers, so that a hundred thousand healthy ones
+// are small.
 type breaker struct {
-	rule   *rule
-	labels Labels
-	name   string
-	dirty  bool
+	rule *rule
+	of   *Labels  // of the call that it was made for; its own are the rule's part
+	next *breaker // with the same hash
 
-	state    State
-	era      uint64
-	eraAt    instant // era 0 has no beginning
-	openedAt instant // of the incident, or of the hold
-	retryAt  instant // of an open breaker; 0 under a hold without an end
+	era     uint64
+	eraAt   instant // era 0 has no beginning
+	retryAt instant // of an open breaker; 0 under a hold without an end
+	used    instant // the last counted result or change
+
+	calls  *calls    // the window, where the rule has one of calls
+	span   *span     // the window, where the rule has one of time
+	faults *faults   // nil before the first failure
+	past   *past     // nil before the first change
+	who    *watchers // nil where the rule asks for no witnesses
+
+	run     int32  // failures in a row
+	changes uint32 // of anything about it, for answers that were kept
+	state   State
+	cause   Cause // of the last opening
+	dirty   bool  // waits for Drain
+}
+
+// faults is what a breaker keeps of its failures.
+type faults struct {
+	causes tally // of the run
 	// floor is the latest time that a Retry-After of this era's failures asked
 	// callers to wait for.
-	floor    instant
-	cause    Cause // of the last opening
-	exponent int   // e of the cooldown's ladder
+	floor instant
+	last  lastFailure
+}
+
+type lastFailure struct {
+	at     instant // zero: there was none
+	agent  string
+	model  string
+	text   string
+	took   time.Duration
+	status int32
+	cause  Cause
+}
+
+// past is what a breaker keeps once it has been more than closed.
+type past struct {
+	openedAt instant // of the incident, or of the hold
 	closedAt instant
 	incident uint64
-	probes   int // failed in this incident
+	leases   []*lease
+	expired  []*lease // of this era, still without a word
+	override *override
+	wouldEra uint64
+	exponent int32 // e of the cooldown's ladder
+	probes   int32 // failed in this incident
+	good     int32 // probes in a row
+	lost     int32 // leases in a row
+	would    int32 // eras in which it would have tripped
+	wouldSet bool
+}
 
-	run       int
-	runCauses tally
-	runAgents []string
+// watchers is what a breaker keeps whose rule asks for witnesses.
+type watchers struct {
+	// agents and models have reported a counted result, latest first: as many as
+	// the rule asks for, since more are never counted.
+	agents    []reporter
+	models    []reporter
+	runAgents []string // of the run
 	runModels []string
-	window    window
-	last      *LastFailure
-
-	good, lost int
-	leases     []*lease
-	expired    []*lease // of this era, still without a word
-	override   *override
-
-	// agents and models have reported a counted result, kept where the rule asks
-	// for witnesses of them.
-	agents map[string]instant
-	models map[string]instant
 	// failedProber is the agent whose probe failed last, otherAsked when somebody
 	// else last asked for a permit.
 	failedProber string
 	otherAsked   instant
-	wouldTrip    int
-	wouldEra     uint64
-	wouldSet     bool
-	used         instant // the last counted result or change
 }
+
+// reporter is an agent or a model, and when it was last reported on.
+type reporter struct {
+	who string
+	at  instant
+}
+
+var (
+	noFaults   faults
+	noPast     past
+	noWatchers watchers
+)
+
+// failures is what is kept of the failures, for reading.
+func (b *breaker) failures() *faults { return orElse(b.faults, &noFaults) }
+
+// was is the past, for reading.
+func (b *breaker) was() *past { return orElse(b.past, &noPast) }
+
+// witnesses is who reported, for reading.
+func (b *breaker) witnesses() *watchers { return orElse(b.who, &noWatchers) }
+
+// history is the past, for writing.
+func (b *breaker) history() *past {
+	if b.past == nil {
+		b.past = &past{}
+	}
+	return b.past
+}
+
+// watched is who reported, for writing; nil where the rule asks for nobody.
+func (b *breaker) watched() *watchers {
+	if b.who == nil && b.rule.watches {
+		b.who = &watchers{}
+	}
+	return b.who
+}
+
+// held is the op of the override in force, "" for none.
+func (b *breaker) held() Op {
+	if b.past == nil || b.past.override == nil {
+		return ""
+	}
+	return b.past.override.Op
+}
+
+func (b *breaker) labels() Labels { return b.rule.key(b.of) }
+
+func (b *breaker) name() string { return Name(b.rule.Name, b.labels()) }
 
 // override is a control in force.
 type override struct {
@@ -70,11 +147,10 @@ type override struct {
 }
 
 const (
-	witnessSpan  = instant(10 * time.Minute)
-	maxReporters = 1000
-	maxExpired   = 16
-	lostRow      = 3
-	maxExponent  = 64
+	witnessSpan = instant(10 * time.Minute)
+	maxExpired  = 16
+	lostRow     = 3
+	maxExponent = 64
 )
 
 // call is one outcome on its way through its circuit.
@@ -87,8 +163,13 @@ type call struct {
 	hasPass bool
 	lease   *lease // the probe it is a word of
 	tooOld  bool
+	rule    int    // the place in its circuit of the rule that is asked
+	counted uint64 // a bit for each place whose rule took it as success or failure
 	verdict *Verdict
 }
+
+// count notes that the rule that is asked took the call.
+func (c *call) count() { c.counted |= 1 << c.rule }
 
 // belongs tells whether the call started in the breaker's present era.
 func (b *breaker) belongs(c *call) bool {
@@ -105,11 +186,11 @@ func (b *breaker) belongs(c *call) bool {
 // is a failure or ignored.
 func (r *rule) takes(c *call) (cause Cause, failure, ignored bool) {
 	cause = c.cause
-	if cause == OK {
+	if cause == OK && r.measures {
 		switch {
-		case r.fail.has(Slow) && (c.Latency == Slow || c.Duration > r.SlowAfter.D()):
+		case r.slow && (c.Latency == Slow || c.Duration > r.SlowAfter.D()):
 			cause = Slow
-		case r.fail.has(SlowFirstToken) && (c.Latency == SlowFirstToken || r.slowTTFT && c.FirstToken > r.SlowFirstTokenAfter.D()):
+		case r.slowFirst && (c.Latency == SlowFirstToken || r.SlowFirstTokenAfter > 0 && c.FirstToken > r.SlowFirstTokenAfter.D()):
 			cause = SlowFirstToken
 		}
 		if cause != OK && c.verdict.Latency == 0 {
@@ -123,29 +204,35 @@ func (r *rule) takes(c *call) (cause Cause, failure, ignored bool) {
 func (e *Engine) take(b *breaker, c *call) {
 	r := b.rule
 	cause, failure, ignored := r.takes(c)
-	own := b.ownLease(c)
-	if own != nil {
-		b.lost = 0
-		e.touch(b)
-		b.giveBack(own)
+	var own *lease
+	if c.lease != nil {
+		if own = b.ownLease(c.lease); own != nil {
+			b.past.lost = 0
+			e.touch(b)
+			b.giveBack(own)
+		}
 	}
 	if c.tooOld || !b.belongs(c) {
 		c.verdict.Late = true
 		return
 	}
-	if b.override != nil && b.override.Op == OpHoldOpen {
-		return
-	}
 	switch b.state {
 	case Closed:
-		if !ignored {
-			e.count(b, c, cause, failure)
+		switch {
+		case ignored:
+		case failure:
+			e.failure(b, c, cause)
+		default:
+			e.success(b, c)
 		}
 	case Open:
+		if b.held() == OpHoldOpen {
+			return
+		}
 		if e.now < b.retryAt {
 			if failure {
 				if at := b.asksFor(c); at > b.retryAt {
-					b.retryAt, b.floor = at, at
+					b.retryAt, b.fault().floor = at, at
 					e.touch(b)
 				}
 			}
@@ -163,21 +250,21 @@ func (e *Engine) take(b *breaker, c *call) {
 			e.probed(b, c, cause, failure)
 		}
 	case HalfOpen:
+		live := len(b.was().leases)
 		switch {
-		case own != nil && own.Expired && len(b.leases) > 0:
+		case own != nil && own.Expired && live > 0:
 			c.verdict.Late = true
 		case ignored:
-		case own != nil, len(b.leases) == 0 && r.passive:
+		case own != nil, live == 0 && r.passive:
 			e.probed(b, c, cause, failure)
 		}
 	}
 }
 
-// ownLease is the lease of this breaker that the call is a word of, live or
-// expired; nil when there is none.
-func (b *breaker) ownLease(c *call) *lease {
-	if c.lease != nil && (slices.Contains(b.leases, c.lease) || slices.Contains(b.expired, c.lease)) {
-		return c.lease
+// ownLease is the lease when the breaker gave it, live or expired, else nil.
+func (b *breaker) ownLease(l *lease) *lease {
+	if p := b.was(); slices.Contains(p.leases, l) || slices.Contains(p.expired, l) {
+		return l
 	}
 	return nil
 }
@@ -185,8 +272,8 @@ func (b *breaker) ownLease(c *call) *lease {
 // giveBack frees the slot that the lease holds here.
 func (b *breaker) giveBack(l *lease) {
 	same := func(other *lease) bool { return other == l }
-	b.leases = slices.DeleteFunc(b.leases, same)
-	b.expired = slices.DeleteFunc(b.expired, same)
+	b.past.leases = slices.DeleteFunc(b.past.leases, same)
+	b.past.expired = slices.DeleteFunc(b.past.expired, same)
 	l.drop(b)
 }
 
@@ -199,46 +286,60 @@ func (b *breaker) asksFor(c *call) instant {
 	return c.ended + instant(min(c.RetryAfter, b.rule.MaxRetryAfter.D()))
 }
 
-// count takes a success or failure into a closed breaker's run and window, and
-// trips it when that is enough.
-func (e *Engine) count(b *breaker, c *call, cause Cause, failure bool) {
-	r, t := b.rule, &b.rule.Trip
-	c.verdict.Counted = append(c.verdict.Counted, r.Name)
+// success takes a success into a closed breaker's run and window. It may be the
+// call that fills a rate's minimum.
+func (e *Engine) success(b *breaker, c *call) {
+	c.count()
 	e.touch(b)
 	b.used = e.now
-	if t.Witnesses > 1 {
-		b.agents = reported(b.agents, c.Agent, e.now)
+	if b.rule.watches {
+		e.reported(b, c)
 	}
-	if t.Models > 1 && c.Model != "" {
-		b.models = reported(b.models, c.Model, e.now)
-	}
-	if !failure {
-		b.endRun()
-		b.window.add(r, e.now, c.ended, 0, "", "")
-	} else {
-		b.run++
-		b.runCauses.add(cause, 1)
-		b.runAgents = insert(b.runAgents, c.Agent, t.Witnesses)
-		b.runModels = insert(b.runModels, c.Model, t.Models)
-		b.window.add(r, e.now, c.ended, cause, c.Agent, c.Model)
-		b.floor = max(b.floor, b.asksFor(c))
-		b.failed(c, cause)
-	}
-	if b.override != nil && b.override.Op == OpHoldClosed {
+	b.endRun()
+	b.addCall(e.now, c.ended, 0, "", "")
+	if b.rule.Trip.Rate == 0 {
 		return
 	}
-	why := b.trips(c, cause, failure, e.now)
-	if why == "" {
-		return
+	if why := b.overRate(e.now); why != nil {
+		e.trip(b, c, b.failures().last.cause, why())
 	}
-	if r.observe || b.override != nil {
+}
+
+// failure takes a failure into a closed breaker's run and window, and trips it
+// when that is enough.
+func (e *Engine) failure(b *breaker, c *call, cause Cause) {
+	t := &b.rule.Trip
+	c.count()
+	e.touch(b)
+	b.used = e.now
+	if b.rule.watches {
+		e.reported(b, c)
+	}
+	f := b.fault()
+	b.run++
+	f.causes.add(cause, 1)
+	if w := b.who; w != nil {
+		w.runAgents = insert(w.runAgents, c.Agent, t.Witnesses)
+		w.runModels = insert(w.runModels, c.Model, t.Models)
+	}
+	b.addCall(e.now, c.ended, cause, c.Agent, c.Model)
+	f.floor = max(f.floor, b.asksFor(c))
+	f.keep(c, cause)
+	if why := b.trips(c, cause, e.now); why != "" {
+		e.trip(b, c, cause, why)
+	}
+}
+
+// trip opens a closed breaker, or notes that it would have.
+func (e *Engine) trip(b *breaker, c *call, cause Cause, why string) {
+	switch held := b.held(); {
+	case held == OpHoldClosed:
+		return
+	case b.rule.observe || held != "":
 		if b.wouldOpen(e) {
-			c.verdict.WouldTrip = append(c.verdict.WouldTrip, b.name)
+			c.verdict.WouldTrip = append(c.verdict.WouldTrip, b.name())
 		}
 		return
-	}
-	if !failure {
-		cause = b.last.Cause
 	}
 	b.climb(e.now, cause)
 	e.open(b, change{reason: ReasonTripped, detail: why, cause: cause, actor: c.Agent, at: e.now, evidence: b.evidence(e.now)})
@@ -247,91 +348,127 @@ func (e *Engine) count(b *breaker, c *call, cause Cause, failure bool) {
 // wouldOpen notes that an observed breaker would have opened, once per era; it
 // tells whether this is the first time.
 func (b *breaker) wouldOpen(e *Engine) bool {
-	if b.wouldSet && b.wouldEra == b.era {
+	p := b.history()
+	if p.wouldSet && p.wouldEra == b.era {
 		return false
 	}
-	b.wouldSet, b.wouldEra = true, b.era
-	b.wouldTrip++
+	p.wouldSet, p.wouldEra = true, b.era
+	p.would++
 	e.touch(b)
 	return true
 }
 
-// failed keeps the failure for whoever asks why.
-func (b *breaker) failed(c *call, cause Cause) {
-	b.last = &LastFailure{
-		At: c.ended.time(), Cause: cause, Agent: c.Agent, Model: c.Model,
-		Error: c.Error, Status: c.HTTPStatus, Duration: c.Duration,
+// fault is what is kept of the failures, for writing.
+func (b *breaker) fault() *faults {
+	if b.faults == nil {
+		b.faults = &faults{}
+	}
+	return b.faults
+}
+
+// keep keeps the failure for whoever asks why.
+func (f *faults) keep(c *call, cause Cause) {
+	f.last = lastFailure{
+		at: c.ended, cause: cause, agent: c.Agent, model: c.Model,
+		text: c.Error, status: int32(c.HTTPStatus), took: c.Duration,
 	}
 }
 
-// reported notes when somebody last reported, forgetting who is long silent.
-func reported(m map[string]instant, who string, now instant) map[string]instant {
-	if m == nil {
-		m = make(map[string]instant)
+// reported notes who reported a counted result, as far as the rule asks for that.
+func (e *Engine) reported(b *breaker, c *call) {
+	t := &b.rule.Trip
+	if t.Witnesses > 1 {
+		w := b.watched()
+		w.agents = reported(w.agents, c.Agent, t.Witnesses, e.now)
 	}
-	if _, known := m[who]; !known && len(m) >= maxReporters {
-		maps.DeleteFunc(m, func(_ string, at instant) bool { return now-at > witnessSpan })
-		if len(m) >= maxReporters {
-			return m
+	if t.Models > 1 && c.Model != "" {
+		w := b.watched()
+		w.models = reported(w.models, c.Model, t.Models, e.now)
+	}
+}
+
+// reported moves who to the front of at most need reporters.
+func reported(list []reporter, who string, need int, now instant) []reporter {
+	if len(list) > 0 && list[0].who == who {
+		list[0].at = now
+		return list
+	}
+	i := slices.IndexFunc(list, func(r reporter) bool { return r.who == who })
+	if i < 0 {
+		if len(list) < need {
+			list = append(list, reporter{})
 		}
+		i = len(list) - 1
+	} else {
+		who = list[i].who // the one that is kept already
 	}
-	m[who] = now
-	return m
+	copy(list[1:i+1], list[:i])
+	list[0] = reporter{who, now}
+	return list
 }
 
 // enough tells whether the failures' witnesses suffice: as many as are asked
 // for, if that many have reported lately.
-func enough(need int, failures []string, reporters map[string]instant, now instant) bool {
+func enough(need int, failures []string, reporters []reporter, now instant) bool {
 	if need <= 1 || len(failures) >= need {
 		return true
 	}
 	lately := 0
-	for _, at := range reporters {
-		if now-at <= witnessSpan {
+	for _, r := range reporters {
+		if now-r.at <= witnessSpan {
 			lately++
 		}
 	}
 	return lately < need
 }
 
-// trips says in a sentence why the breaker trips now, "" when it does not. Of
-// several reasons it tells the first of run, at once, Retry-After, rate.
-func (b *breaker) trips(c *call, cause Cause, failure bool, now instant) string {
+// trips says in a sentence why a failure trips the breaker now, "" when it does
+// not. Of several reasons it tells the first of run, at once, Retry-After, rate.
+func (b *breaker) trips(c *call, cause Cause, now instant) string {
 	t := &b.rule.Trip
-	if failure {
-		if t.Consecutive > 0 && b.run >= t.Consecutive &&
-			enough(t.Witnesses, b.runAgents, b.agents, now) && enough(t.Models, b.runModels, b.models, now) {
+	if t.Consecutive > 0 && int(b.run) >= t.Consecutive {
+		if w := b.witnesses(); enough(t.Witnesses, w.runAgents, w.agents, now) && enough(t.Models, w.runModels, w.models, now) {
 			if b.run == 1 {
 				return "a call failed: " + cause.String()
 			}
-			return fmt.Sprintf("%d calls in a row failed: %s", b.run, spell(b.runCauses))
-		}
-		if b.rule.atOnce.has(cause) {
-			return cause.String() + " trips at once"
-		}
-		if t.OnRetryAfter > 0 && c.RetryAfter >= t.OnRetryAfter.D() && b.asksFor(c) > now {
-			return fmt.Sprintf("%s with a Retry-After of %s", cause, Duration(c.RetryAfter))
+			return fmt.Sprintf("%d calls in a row failed: %s", b.run, spell(b.failures().causes))
 		}
 	}
+	if b.rule.atOnce.has(cause) {
+		return cause.String() + " trips at once"
+	}
+	if t.OnRetryAfter > 0 && c.RetryAfter >= t.OnRetryAfter.D() && b.asksFor(c) > now {
+		return fmt.Sprintf("%s with a Retry-After of %s", cause, Duration(c.RetryAfter))
+	}
 	if t.Rate > 0 {
-		calls, failures := b.window.count(b.rule, now)
-		if failures > 0 && calls >= t.MinCalls && t.Rate.reached(failures, calls) {
-			agents, models := []string(nil), []string(nil)
-			if t.Witnesses > 1 || t.Models > 1 {
-				agents, models = b.window.witnesses(b.rule, now)
-			}
-			if enough(t.Witnesses, agents, b.agents, now) && enough(t.Models, models, b.models, now) {
-				of := "the last " + t.Window.String()
-				if t.Window.Calls > 0 {
-					of = fmt.Sprintf("the last %d calls", calls)
-				} else {
-					of = fmt.Sprintf("%d calls in %s", calls, of)
-				}
-				return fmt.Sprintf("%d of %s failed: %s", failures, of, spell(b.window.tally(b.rule, now)))
-			}
+		if why := b.overRate(now); why != nil {
+			return why()
 		}
 	}
 	return ""
+}
+
+// overRate tells whether the window holds enough calls, failures and witnesses
+// to trip: nil when not, otherwise what says so in a sentence.
+func (b *breaker) overRate(now instant) func() string {
+	t := &b.rule.Trip
+	calls, failures := b.inWindow(now)
+	if failures == 0 || calls < t.MinCalls || !t.Rate.reached(failures, calls) {
+		return nil
+	}
+	if t.Witnesses > 1 || t.Models > 1 {
+		agents, models := b.windowWitnesses(now)
+		if w := b.witnesses(); !enough(t.Witnesses, agents, w.agents, now) || !enough(t.Models, models, w.models, now) {
+			return nil
+		}
+	}
+	return func() string {
+		of := fmt.Sprintf("the last %d calls", calls)
+		if t.Window.Span > 0 {
+			of = fmt.Sprintf("%d calls in the last %s", calls, t.Window)
+		}
+		return fmt.Sprintf("%d of %s failed: %s", failures, of, spell(b.windowTally(now)))
+	}
 }
 
 // spell writes causes as people read them: refused ×2, timeout.
@@ -348,20 +485,20 @@ func spell(t tally) string {
 }
 
 func (b *breaker) evidence(now instant) *Evidence {
-	calls, failures := b.window.count(b.rule, now)
-	ev := &Evidence{Run: b.run, Calls: calls, Failures: failures, Probes: b.probes}
-	causes := b.window.tally(b.rule, now)
-	if b.run > failures || len(causes) == 0 {
-		causes = b.runCauses
+	calls, failures := b.inWindow(now)
+	f := b.failures()
+	ev := &Evidence{Run: int(b.run), Calls: calls, Failures: failures, Probes: int(b.was().probes)}
+	causes := b.windowTally(now)
+	if int(b.run) > failures || len(causes) == 0 {
+		causes = f.causes
 	}
 	ev.Causes = causes.sorted()
 	if b.rule.Trip.Witnesses > 1 {
-		agents := slices.Clone(b.runAgents)
-		inWindow, _ := b.window.witnesses(b.rule, now)
-		ev.Agents = max(len(agents), len(inWindow))
+		inWindow, _ := b.windowWitnesses(now)
+		ev.Agents = max(len(b.witnesses().runAgents), len(inWindow))
 	}
-	if l := b.last; l != nil {
-		ev.Agent, ev.Error, ev.HTTPStatus, ev.Duration = l.Agent, l.Error, l.Status, l.Duration
+	if l := &f.last; l.at != 0 {
+		ev.Agent, ev.Error, ev.HTTPStatus, ev.Duration = l.agent, l.text, int(l.status), l.took
 	}
 	return ev
 }
@@ -369,11 +506,12 @@ func (b *breaker) evidence(now instant) *Evidence {
 // climb moves the ladder's exponent at a trip: each healthy StableAfter since
 // the last closing takes one off, a trip within the first adds one.
 func (b *breaker) climb(now instant, cause Cause) {
-	if b.closedAt == 0 {
+	p := b.was()
+	if p.closedAt == 0 {
 		return
 	}
-	if healthy := int64((now - b.closedAt) / instant(b.rule.StableAfter)); healthy > 0 {
-		b.exponent = int(max(0, int64(b.exponent)-healthy))
+	if healthy := int64((now - p.closedAt) / instant(b.rule.StableAfter)); healthy > 0 {
+		p.exponent = int32(max(0, int64(p.exponent)-healthy))
 		return
 	}
 	b.step(b.rule.base(cause))
@@ -381,8 +519,9 @@ func (b *breaker) climb(now instant, cause Cause) {
 
 // step adds one to the exponent until the cap is reached.
 func (b *breaker) step(first Duration) {
-	if b.exponent < maxExponent && b.rule.ladder(first, b.exponent) < b.rule.Cooldown.Max.D() {
-		b.exponent++
+	p := b.history()
+	if p.exponent < maxExponent && b.rule.ladder(first, p.exponent) < b.rule.Cooldown.Max.D() {
+		p.exponent++
 	}
 }
 
@@ -395,7 +534,7 @@ func (r *rule) base(cause Cause) Duration {
 }
 
 // ladder is first × factor^e, at most Max.
-func (r *rule) ladder(first Duration, e int) time.Duration {
+func (r *rule) ladder(first Duration, e int32) time.Duration {
 	wait := float64(first) * math.Pow(r.Cooldown.Factor, float64(e))
 	return time.Duration(min(wait, float64(r.Cooldown.Max)))
 }
@@ -405,52 +544,57 @@ func (r *rule) ladder(first Duration, e int) time.Duration {
 // floor. A rule that trips on Retry-After waits for that alone.
 func (b *breaker) wait(at instant) instant {
 	r := b.rule
-	until := at + instant(r.ladder(r.base(b.cause), b.exponent))
+	until := at + instant(r.ladder(r.base(b.cause), b.was().exponent))
 	if j := r.Cooldown.Jitter; j > 0 {
 		// The share is drawn from the breaker and its era, so that the same inputs
 		// give the same waits.
 		h := fnv.New64a()
-		_, _ = fmt.Fprintf(h, "%s#%d", b.name, b.era)
+		_, _ = fmt.Fprintf(h, "%s#%d", b.name(), b.era)
 		until += instant(float64(until-at) * j * float64(h.Sum64()>>11) / (1 << 53))
 	}
-	switch {
-	case b.floor <= at:
+	switch floor := b.failures().floor; {
+	case floor <= at:
 	case r.Trip.OnRetryAfter > 0:
-		return b.floor
-	case b.floor > until:
-		return b.floor
+		return floor
+	case floor > until:
+		return floor
 	}
 	return until
 }
 
 // probed takes the result of a probe, leased or passive.
 func (e *Engine) probed(b *breaker, c *call, cause Cause, failure bool) {
-	c.verdict.Counted = append(c.verdict.Counted, b.rule.Name)
+	p := b.history()
+	c.count()
 	e.touch(b)
-	b.used, b.lost = e.now, 0
-	if b.rule.Trip.Witnesses > 1 {
-		b.agents = reported(b.agents, c.Agent, e.now)
+	b.used, p.lost = e.now, 0
+	if t := &b.rule.Trip; t.Witnesses > 1 {
+		w := b.watched()
+		w.agents = reported(w.agents, c.Agent, t.Witnesses, e.now)
 	}
 	if failure {
-		b.probes++
-		b.failedProber = c.Agent
-		b.floor = max(b.floor, b.asksFor(c))
-		b.failed(c, cause)
+		p.probes++
+		if w := b.watched(); w != nil {
+			w.failedProber = c.Agent
+		}
+		f := b.fault()
+		f.floor = max(f.floor, b.asksFor(c))
+		f.keep(c, cause)
 		b.step(b.rule.base(cause))
 		ev := &Evidence{Agent: c.Agent, Error: c.Error, HTTPStatus: c.HTTPStatus, Duration: c.Duration,
-			Causes: []CauseCount{{cause, 1}}, Probes: b.probes}
+			Causes: []CauseCount{{cause, 1}}, Probes: int(p.probes)}
 		e.open(b, change{reason: ReasonProbeFailed, detail: "probe failed: " + cause.String(), cause: cause, actor: c.Agent, at: e.now, evidence: ev})
 		return
 	}
-	b.good++
-	if b.good < b.rule.Probes {
+	p.good++
+	if int(p.good) < b.rule.Probes {
 		return
 	}
 	detail := "the probe succeeded"
 	if b.rule.Probes > 1 {
 		detail = fmt.Sprintf("%d probes in a row succeeded", b.rule.Probes)
 	}
-	b.closedAt = e.now
+	p.closedAt = e.now
 	e.close(b, change{reason: ReasonProbeOK, detail: detail, cause: c.cause, actor: c.Agent, at: e.now})
 }
 
@@ -467,10 +611,10 @@ type change struct {
 // open moves the breaker to open and sets its wait.
 func (e *Engine) open(b *breaker, ch change) {
 	b.cause = ch.cause
-	if b.incident == 0 {
-		b.incident = e.era + 1 // the era that move is about to give
-		b.openedAt = ch.at
-		b.probes = 0
+	if p := b.history(); p.incident == 0 {
+		p.incident = e.era + 1 // the era that move is about to give
+		p.openedAt = ch.at
+		p.probes = 0
 	}
 	e.moveWith(b, Open, ch, func() { b.retryAt = b.wait(ch.at) })
 	b.empty()
@@ -479,26 +623,45 @@ func (e *Engine) open(b *breaker, ch change) {
 // close moves the breaker to closed, and empties it.
 func (e *Engine) close(b *breaker, ch change) {
 	e.move(b, Closed, ch)
-	b.incident, b.openedAt, b.probes = 0, 0, 0
-	b.failedProber, b.otherAsked = "", 0
+	p := b.history()
+	p.incident, p.openedAt, p.probes = 0, 0, 0
+	if w := b.who; w != nil {
+		w.failedProber, w.otherAsked = "", 0
+	}
 	b.retryAt = 0
 	b.empty()
 }
 
 // endRun begins a new run of failures.
 func (b *breaker) endRun() {
-	b.run, b.runCauses, b.runAgents, b.runModels = 0, b.runCauses[:0], nil, nil
+	if b.run == 0 {
+		return
+	}
+	b.run = 0
+	b.faults.causes = b.faults.causes[:0]
+	if w := b.who; w != nil {
+		w.runAgents, w.runModels = nil, nil
+	}
 }
 
 // empty forgets what was counted in the era that has ended.
 func (b *breaker) empty() {
 	b.endRun()
-	b.window.empty()
-	b.floor = 0
+	if b.calls != nil {
+		b.calls.empty()
+	}
+	b.span = nil
+	if b.faults != nil {
+		b.faults.floor = 0
+	}
 }
 
 // forget is what a person's control does to the ladder.
-func (b *breaker) forget() { b.exponent, b.closedAt = 0, 0 }
+func (b *breaker) forget() {
+	if b.past != nil {
+		b.past.exponent, b.past.closedAt = 0, 0
+	}
+}
 
 // move gives the breaker a new state and a new era, and records it.
 func (e *Engine) move(b *breaker, to State, ch change) { e.moveWith(b, to, ch, func() {}) }
@@ -509,21 +672,22 @@ func (e *Engine) moveWith(b *breaker, to State, ch change, settle func()) {
 	from := b.state
 	e.era++
 	b.era, b.eraAt, b.state = e.era, ch.at, to
-	b.good, b.lost = 0, 0
-	for _, l := range slices.Concat(b.leases, b.expired) {
+	p := b.history()
+	p.good, p.lost = 0, 0
+	for _, l := range slices.Concat(p.leases, p.expired) {
 		l.drop(b)
 		if len(l.slots) == 0 {
 			delete(e.leases, l.Num)
 		}
 	}
-	b.leases, b.expired = nil, nil
+	p.leases, p.expired = nil, nil
 	settle()
 	b.used = max(b.used, ch.at)
 	e.touch(b)
 	t := Transition{
-		At: ch.at.time(), Breaker: b.name, Rule: b.rule.Name, Labels: b.labels,
+		At: ch.at.time(), Breaker: b.name(), Rule: b.rule.Name, Labels: b.labels(),
 		From: from, To: to, Cause: ch.cause, Reason: ch.reason, Detail: ch.detail,
-		Evidence: ch.evidence, Actor: ch.actor, Era: b.era, Incident: b.incident,
+		Evidence: ch.evidence, Actor: ch.actor, Era: b.era, Incident: p.incident,
 	}
 	if to == Open {
 		t.RetryAt = b.retryAt.time()
@@ -548,12 +712,12 @@ func (d due) num() uint64 {
 
 // schedule keeps the breaker among those that time can move.
 func (e *Engine) schedule(b *breaker) {
-	next := instant(math.MaxInt64)
-	for _, l := range b.leases {
+	next, p := instant(math.MaxInt64), b.was()
+	for _, l := range p.leases {
 		next = min(next, l.Deadline)
 	}
-	if b.override != nil && b.override.Until != 0 {
-		next = min(next, b.override.Until)
+	if p.override != nil && p.override.Until != 0 {
+		next = min(next, p.override.Until)
 	}
 	if next == math.MaxInt64 {
 		delete(e.timed, b)
@@ -572,22 +736,22 @@ func (e *Engine) advance(now time.Time) {
 	}
 	var list []due
 	for b := range e.timed {
-		for _, l := range b.leases {
+		for _, l := range b.past.leases {
 			if l.Deadline <= e.now {
 				list = append(list, due{l.Deadline, b, l})
 			}
 		}
-		if o := b.override; o != nil && o.Until != 0 && o.Until <= e.now {
+		if o := b.past.override; o != nil && o.Until != 0 && o.Until <= e.now {
 			list = append(list, due{o.Until, b, nil})
 		}
 	}
 	slices.SortFunc(list, func(x, y due) int {
-		return cmp.Or(cmp.Compare(x.at, y.at), strings.Compare(x.b.name, y.b.name), cmp.Compare(x.num(), y.num()))
+		return cmp.Or(cmp.Compare(x.at, y.at), strings.Compare(x.b.name(), y.b.name()), cmp.Compare(x.num(), y.num()))
 	})
 	for _, d := range list {
 		if d.lease == nil {
 			e.endHold(d.b, d.at)
-		} else if slices.Contains(d.b.leases, d.lease) {
+		} else if slices.Contains(d.b.past.leases, d.lease) {
 			e.loseProbe(d.b, d.lease)
 		}
 	}
@@ -600,23 +764,24 @@ func (e *Engine) advance(now time.Time) {
 // loseProbe gives the slot of an expired lease back; the third in a row opens
 // the breaker again for as long as before.
 func (e *Engine) loseProbe(b *breaker, l *lease) {
+	p := b.past
 	l.Expired = true
-	b.leases = slices.DeleteFunc(b.leases, func(other *lease) bool { return other == l })
-	b.expired = append(b.expired, l)
-	if len(b.expired) > maxExpired {
-		b.giveBack(b.expired[0])
+	p.leases = slices.DeleteFunc(p.leases, func(other *lease) bool { return other == l })
+	p.expired = append(p.expired, l)
+	if len(p.expired) > maxExpired {
+		b.giveBack(p.expired[0])
 	}
-	b.lost++
+	p.lost++
 	e.touch(b)
-	if b.lost >= lostRow {
+	if p.lost >= lostRow {
 		e.open(b, change{reason: ReasonProbesLost, detail: "three probes in a row were granted and never reported", cause: b.cause, at: l.Deadline})
 	}
 }
 
 // endHold ends an override at its expiry.
 func (e *Engine) endHold(b *breaker, at instant) {
-	o := b.override
-	b.override = nil
+	o := b.past.override
+	b.past.override = nil
 	if o.Op == OpHoldOpen && o.Over {
 		e.moveWith(b, Open, change{reason: ReasonExpired, detail: "the hold has expired; a probe is due", at: at}, func() { b.retryAt = at })
 		return

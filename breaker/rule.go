@@ -332,15 +332,19 @@ const (
 // rule is a Rule made ready for use.
 type rule struct {
 	Rule
-	scope    scopeMask
-	fail     causeSet
-	ignore   causeSet
-	atOnce   causeSet
-	slow     bool // measures slow
-	slowTTFT bool
-	observe  bool
-	passive  bool
-	byCause  map[Cause]Duration
+	scope  scopeMask
+	fail   causeSet
+	ignore causeSet
+	atOnce causeSet
+	// slow and slowFirst say that the rule names these as failures, measures that
+	// it names one of them.
+	slow, slowFirst, measures bool
+	watches                   bool // asks for witnesses or models
+	observe                   bool
+	passive                   bool
+	byCause                   map[Cause]Duration
+	breakers                  map[uint64]*breaker // by the hash of their labels
+	size                      int
 }
 
 // compile checks the rule and makes it ready. A disabled rule needs a name only.
@@ -410,8 +414,10 @@ func compile(r Rule) (*rule, error) {
 		bad("failures", "nothing is left of them: all are in ignores")
 	}
 	c.ignore |= neutral
-	c.slow = c.fail.has(Slow)
-	c.slowTTFT = c.fail.has(SlowFirstToken) && r.SlowFirstTokenAfter > 0
+	c.slow, c.slowFirst = c.fail.has(Slow), c.fail.has(SlowFirstToken)
+	c.measures = c.slow || c.slowFirst
+	c.watches = r.Trip.Witnesses > 1 || r.Trip.Models > 1
+	c.breakers = make(map[uint64]*breaker)
 
 	t := r.Trip
 	between := func(field string, v, low, high int) {

@@ -1,8 +1,8 @@
 package breaker
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -50,29 +50,26 @@ type savedState struct {
 
 // save copies the breaker's whole state, sharing nothing that changes.
 func (b *breaker) save() Saved {
+	f, p, w := b.failures(), b.was(), b.witnesses()
 	s := savedState{
-		Name: b.name, Rule: b.rule.Name, Labels: b.labels,
-		State: b.state, Era: b.era, EraAt: b.eraAt, OpenedAt: b.openedAt, RetryAt: b.retryAt, Floor: b.floor,
-		Cause: b.cause, Exponent: b.exponent, ClosedAt: b.closedAt, Incident: b.incident, Probes: b.probes,
-		Run: b.run, RunCauses: slices.Clone(b.runCauses), RunAgents: slices.Clone(b.runAgents), RunModels: slices.Clone(b.runModels),
-		Calls: b.window.calls.save(), Good: b.good, Lost: b.lost,
-		Agents: maps.Clone(b.agents), Models: maps.Clone(b.models),
-		FailedProber: b.failedProber, OtherAsked: b.otherAsked,
-		WouldTrip: b.wouldTrip, WouldSet: b.wouldSet, WouldEra: b.wouldEra, Used: b.used,
+		Name: b.name(), Rule: b.rule.Name, Labels: b.labels(),
+		State: b.state, Era: b.era, EraAt: b.eraAt, OpenedAt: p.openedAt, RetryAt: b.retryAt, Floor: f.floor,
+		Cause: b.cause, Exponent: int(p.exponent), ClosedAt: p.closedAt, Incident: p.incident, Probes: int(p.probes),
+		Run: int(b.run), RunCauses: slices.Clone(f.causes), RunAgents: slices.Clone(w.runAgents), RunModels: slices.Clone(w.runModels),
+		Calls: b.calls.save(b.rule), Last: f.last.view(), Good: int(p.good), Lost: int(p.lost),
+		Agents: saveReporters(w.agents), Models: saveReporters(w.models),
+		FailedProber: w.failedProber, OtherAsked: w.otherAsked,
+		WouldTrip: int(p.would), WouldSet: p.wouldSet, WouldEra: p.wouldEra, Used: b.used,
 	}
-	if len(b.window.span.buckets) > 0 {
-		w := b.window.span.clone()
+	if b.span != nil && len(b.span.buckets) > 0 {
+		w := b.span.clone()
 		s.Span = &w
 	}
-	if b.last != nil {
-		last := *b.last
-		s.Last = &last
-	}
-	if b.override != nil {
-		o := *b.override
+	if p.override != nil {
+		o := *p.override
 		s.Override = &o
 	}
-	for _, l := range slices.Concat(b.leases, b.expired) {
+	for _, l := range slices.Concat(p.leases, p.expired) {
 		c := *l
 		c.slots = nil
 		s.Leases = append(s.Leases, c)
@@ -80,6 +77,29 @@ func (b *breaker) save() Saved {
 	saved := Saved{full: s}
 	saved.fill()
 	return saved
+}
+
+func saveReporters(list []reporter) map[string]instant {
+	if len(list) == 0 {
+		return nil
+	}
+	m := make(map[string]instant, len(list))
+	for _, r := range list {
+		m[r.who] = r.at
+	}
+	return m
+}
+
+// restoreReporters gives back the latest need reporters.
+func restoreReporters(saved map[string]instant, need int) []reporter {
+	var list []reporter
+	for who, at := range saved {
+		list = append(list, reporter{who, at})
+	}
+	slices.SortFunc(list, func(a, b reporter) int {
+		return cmp.Or(cmp.Compare(b.at, a.at), strings.Compare(a.who, b.who))
+	})
+	return list[:min(len(list), need)]
 }
 
 // fill copies what others may read out of the whole.
@@ -92,11 +112,9 @@ func (s *Saved) fill() {
 func (e *Engine) Snapshot() Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes()}
-	for _, of := range e.breakers {
-		for _, b := range of {
-			snap.States = append(snap.States, b.save())
-		}
+	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes(), Lately: e.judge.all(e.now)}
+	for b := range e.every {
+		snap.States = append(snap.States, b.save())
 	}
 	slices.SortFunc(snap.States, func(a, b Saved) int { return strings.Compare(a.Name, b.Name) })
 	return snap
@@ -110,7 +128,7 @@ func (e *Engine) Snapshot() Snapshot {
 func (e *Engine) Restore(snap Snapshot) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.circuits) > 0 || e.seq > 0 {
+	if e.circuits.n > 0 || e.seq > 0 {
 		return fmt.Errorf("restore: the engine is in use already")
 	}
 	clock := snap.Clock
@@ -127,17 +145,21 @@ func (e *Engine) Restore(snap Snapshot) error {
 			continue
 		}
 		b := s.restore(r, e.leases)
-		e.breakers[r][b.labels] = b
-		if r.observe && b.state != Closed && b.override == nil {
+		r.insert(b)
+		if r.observe && b.state != Closed && b.held() == "" {
 			e.close(b, change{reason: ReasonObserve, detail: "the rule only observes now", actor: "configuration", at: e.now})
 		}
 		e.schedule(b)
 	}
 	e.made++
-	for _, of := range e.breakers {
-		for _, b := range of {
-			if l := b.labels; l.Machine != "" {
-				e.circuit(e.Canonical(l))
+	e.judge.restore(snap.Lately)
+	for b := range e.every {
+		if l := b.labels(); l.Machine != "" && e.circuits.n < maxCircuits {
+			e.canonical(&l)
+			// The circuit's labels serve for the breaker's own, unless its machine is
+			// only another's alias by now.
+			if ct := e.circuit(&l); b.rule.key(&ct.labels) == b.labels() {
+				b.of = &ct.labels
 			}
 		}
 	}
@@ -175,18 +197,34 @@ func (e *Engine) orphan(s *savedState) {
 }
 
 func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
+	labels := s.Labels
 	b := &breaker{
-		rule: r, labels: s.Labels, name: s.Name,
-		state: s.State, era: s.Era, eraAt: s.EraAt, openedAt: s.OpenedAt, retryAt: s.RetryAt, floor: s.Floor,
-		cause: s.Cause, exponent: s.Exponent, closedAt: s.ClosedAt, incident: s.Incident, probes: s.Probes,
-		run: s.Run, runCauses: s.RunCauses, runAgents: s.RunAgents, runModels: s.RunModels,
-		last: s.Last, good: s.Good, lost: s.Lost, override: s.Override,
-		agents: s.Agents, models: s.Models, failedProber: s.FailedProber, otherAsked: s.OtherAsked,
-		wouldTrip: s.WouldTrip, wouldSet: s.WouldSet, wouldEra: s.WouldEra, used: s.Used,
+		rule: r, of: &labels,
+		state: s.State, era: s.Era, eraAt: s.EraAt, retryAt: s.RetryAt, cause: s.Cause,
+		run: int32(s.Run), used: s.Used, calls: s.Calls.restore(r),
 	}
-	b.window.calls = s.Calls.restore(r)
 	if s.Span != nil && r.Trip.Window.Span > 0 {
-		b.window.span = *s.Span
+		b.span = s.Span
+	}
+	if s.Last != nil || s.Floor != 0 || s.Run > 0 {
+		f := b.fault()
+		f.causes, f.floor = s.RunCauses, s.Floor
+		if l := s.Last; l != nil {
+			f.last = lastFailure{fromTime(l.At), l.Agent, l.Model, l.Error, l.Duration, int32(l.Status), l.Cause}
+		}
+	}
+	if s.Era != 0 || s.WouldSet {
+		*b.history() = past{
+			openedAt: s.OpenedAt, closedAt: s.ClosedAt, incident: s.Incident, override: s.Override,
+			exponent: int32(s.Exponent), probes: int32(s.Probes), good: int32(s.Good), lost: int32(s.Lost),
+			would: int32(s.WouldTrip), wouldSet: s.WouldSet, wouldEra: s.WouldEra,
+		}
+	}
+	if w := b.watched(); w != nil {
+		w.agents = restoreReporters(s.Agents, r.Trip.Witnesses)
+		w.models = restoreReporters(s.Models, r.Trip.Models)
+		w.runAgents, w.runModels = s.RunAgents, s.RunModels
+		w.failedProber, w.otherAsked = s.FailedProber, s.OtherAsked
 	}
 	for _, saved := range s.Leases {
 		// The same lease may hold slots in several breakers: it is one again.
@@ -198,9 +236,9 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 		}
 		l.slots = append(l.slots, b)
 		if l.Expired {
-			b.expired = append(b.expired, l)
+			b.history().expired = append(b.past.expired, l)
 		} else {
-			b.leases = append(b.leases, l)
+			b.history().leases = append(b.past.leases, l)
 		}
 	}
 	return b

@@ -32,7 +32,7 @@ func (e *Engine) nextAsk(b *breaker) instant {
 	switch {
 	case b.state == Open:
 		return b.retryAt
-	case b.state == HalfOpen && len(b.leases) >= b.rule.Concurrent:
+	case b.state == HalfOpen && len(b.was().leases) >= b.rule.Concurrent:
 		return e.freeAt(b)
 	case b.state == HalfOpen:
 		return e.now
@@ -42,33 +42,42 @@ func (e *Engine) nextAsk(b *breaker) instant {
 
 // view is the breaker as others see it, now.
 func (e *Engine) view(b *breaker) View {
+	p := b.was()
 	v := View{
-		Name: b.name, Rule: b.rule.Name, Labels: b.labels, State: b.state,
-		OpenedAt: b.openedAt.time(), RetryAt: e.nextAsk(b).time(),
-		Era: b.era, EraAt: b.eraAt.time(), Incident: b.incident,
-		Run: b.run, WouldTrip: b.wouldTrip, Probes: b.probes,
+		Name: b.name(), Rule: b.rule.Name, Labels: b.labels(), State: b.state,
+		OpenedAt: p.openedAt.time(), RetryAt: e.nextAsk(b).time(),
+		Era: b.era, EraAt: b.eraAt.time(), Incident: p.incident,
+		Run: int(b.run), WouldTrip: int(p.would), Probes: int(p.probes),
 	}
-	v.Calls, v.Failures = b.window.count(b.rule, e.now)
+	v.Calls, v.Failures = b.inWindow(e.now)
 	switch {
-	case b.override != nil:
-		o := b.override
+	case p.override != nil:
+		o := p.override
 		v.Override = &Override{Op: o.Op, Actor: o.Actor, Reason: o.Reason, Until: o.Until.time()}
 		v.Reason = map[Op]string{OpHoldOpen: RefusedHeldOpen, OpHoldClosed: "held_closed", OpObserve: ReasonObserve}[o.Op]
 	case b.rule.observe:
 		v.Reason = ReasonObserve
 	case b.state == Open:
 		v.Reason = RefusedOpen
-	case b.state == HalfOpen && len(b.leases) > 0:
+	case b.state == HalfOpen && len(p.leases) > 0:
 		v.Reason = RefusedProbeInFlight
 	}
 	if b.state != Closed {
 		v.Cause = b.cause
 	}
-	if b.last != nil {
-		last := *b.last
-		v.Last = &last
-	}
+	v.Last = b.failures().last.view()
 	return v
+}
+
+// view is the failure as others see it, nil when there was none.
+func (l *lastFailure) view() *LastFailure {
+	if l.at == 0 {
+		return nil
+	}
+	return &LastFailure{
+		At: l.at.time(), Cause: l.cause, Agent: l.agent, Model: l.model,
+		Error: l.text, Status: int(l.status), Duration: l.took,
+	}
 }
 
 // Circuit looks at one circuit and changes nothing; Breakers are all that
@@ -77,7 +86,8 @@ func (e *Engine) Circuit(now time.Time, l Labels) Circuit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	ct := e.look(e.Canonical(l))
+	e.canonical(&l)
+	ct := e.look(&l)
 	c := e.circuitView(ct, false)
 	c.Agent = l.Agent
 	return c
@@ -113,12 +123,12 @@ func (e *Engine) Circuits(now time.Time, filter Labels, states ...State) []Circu
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	filter = e.circuitKey(filter)
+	filter = e.circuitKey(&filter)
 	if name, ok := e.aliases[filter.Machine]; ok {
 		filter.Machine = name
 	}
 	var found []*circuit
-	for _, ct := range e.circuits {
+	for ct := range e.circuits.each {
 		if fits(&filter, &ct.labels) {
 			found = append(found, ct)
 		}
@@ -156,11 +166,9 @@ func (e *Engine) Breakers(now time.Time, filter Labels, states ...State) []View 
 		filter.Machine = name
 	}
 	var found []*breaker
-	for _, of := range e.breakers {
-		for _, b := range of {
-			if fits(&filter, &b.labels) {
-				found = append(found, b)
-			}
+	for b := range e.every {
+		if l := b.labels(); fits(&filter, &l) {
+			found = append(found, b)
 		}
 	}
 	list := make([]View, 0, len(found))
@@ -183,7 +191,7 @@ func (e *Engine) Breaker(now time.Time, name string) (View, bool) {
 		return View{}, false
 	}
 	for _, r := range e.byName[rule] {
-		if b := e.breakers[r][labels]; b != nil {
+		if b := r.find(&labels); b != nil && b.labels() == labels {
 			return e.view(b), true
 		}
 	}

@@ -42,21 +42,24 @@ func insert(set []string, word string, limit int) []string {
 	return append(set, word)
 }
 
-// calls is a window over the last N calls. Agents and models of the failures
-// are kept only where the rule asks for witnesses of them.
+// calls is a window over the last N calls: a bit for each, and of the failures
+// what they were. A healthy window of a hundred calls takes two words.
 type calls struct {
-	causes   []Cause // a ring; zero is a success
-	agents   []string
-	models   []string
-	head     int // the oldest, once the ring is full
-	failures int
-	last     instant // of the last counted call
+	bits   []uint64  // a ring; 1 is a failure
+	failed []Cause   // of the failures, oldest first
+	who    []witness // of the failures, only where the rule asks for witnesses
+	n      uint16    // calls in the window
+	head   uint16    // the next bit to be written
+	last   instant   // of the last counted call
 }
 
-func (w *calls) empty() { *w = calls{} }
+// witness is whose call failed, of which model.
+type witness struct{ agent, model string }
+
+func (w *calls) empty() { w.failed, w.who, w.n, w.head, w.last = w.failed[:0], w.who[:0], 0, 0, 0 }
 
 // stale tells whether a quiet hour has emptied the window.
-func (w *calls) stale(now instant) bool { return len(w.causes) > 0 && now-w.last >= quiet }
+func (w *calls) stale(now instant) bool { return w.n > 0 && now-w.last >= quiet }
 
 func (w *calls) add(r *rule, now instant, failure Cause, agent, model string) {
 	if w.stale(now) {
@@ -64,60 +67,46 @@ func (w *calls) add(r *rule, now instant, failure Cause, agent, model string) {
 	}
 	w.last = now
 	size := r.Trip.Window.Calls
-	i := len(w.causes)
-	if i < size {
-		w.causes = append(w.causes, failure)
-		if r.Trip.Witnesses > 1 {
-			w.agents = append(w.agents, agent)
-		}
-		if r.Trip.Models > 1 {
-			w.models = append(w.models, model)
-		}
-	} else {
-		i = w.head
-		w.head++
-		if w.head == size {
-			w.head = 0
-		}
-		if w.causes[i] != 0 {
-			w.failures--
-		}
-		w.causes[i] = failure
-		if r.Trip.Witnesses > 1 {
-			w.agents[i] = agent
-		}
-		if r.Trip.Models > 1 {
-			w.models[i] = model
+	if w.bits == nil {
+		w.bits = make([]uint64, (size+63)/64)
+	}
+	word, bit := &w.bits[w.head/64], uint64(1)<<(w.head%64)
+	if int(w.n) < size {
+		w.n++
+	} else if *word&bit != 0 {
+		w.failed = w.failed[:copy(w.failed, w.failed[1:])]
+		if len(w.who) > 0 {
+			w.who = w.who[:copy(w.who, w.who[1:])]
 		}
 	}
-	if failure != 0 {
-		w.failures++
+	if failure == 0 {
+		*word &^= bit
+	} else {
+		*word |= bit
+		w.failed = append(w.failed, failure)
+		if r.Trip.Witnesses > 1 || r.Trip.Models > 1 {
+			w.who = append(w.who, witness{agent, model})
+		}
+	}
+	if w.head++; int(w.head) == size {
+		w.head = 0
 	}
 }
 
 // witnesses lists distinct agents and models of the failures, up to what the
 // rule asks for.
 func (w *calls) witnesses(t *Trip) (agents, models []string) {
-	for i, c := range w.causes {
-		if c == 0 {
-			continue
-		}
-		if w.agents != nil {
-			agents = insert(agents, w.agents[i], t.Witnesses)
-		}
-		if w.models != nil {
-			models = insert(models, w.models[i], t.Models)
-		}
+	for _, f := range w.who {
+		agents = insert(agents, f.agent, t.Witnesses)
+		models = insert(models, f.model, t.Models)
 	}
 	return agents, models
 }
 
 func (w *calls) tally() tally {
 	var t tally
-	for _, c := range w.causes {
-		if c != 0 {
-			t.add(c, 1)
-		}
+	for _, c := range w.failed {
+		t.add(c, 1)
 	}
 	return t
 }
@@ -136,19 +125,22 @@ type savedCalls struct {
 	Runs []callRun `json:"runs,omitempty"`
 }
 
-func (w *calls) save() *savedCalls {
-	if len(w.causes) == 0 {
+func (w *calls) save(r *rule) *savedCalls {
+	if w == nil || w.n == 0 {
 		return nil
 	}
 	s := &savedCalls{Last: w.last}
-	for i := range w.causes {
-		i = (i + w.head) % len(w.causes)
-		run := callRun{Cause: w.causes[i], N: 1}
-		if w.agents != nil {
-			run.Agent = w.agents[i]
-		}
-		if w.models != nil {
-			run.Model = w.models[i]
+	size := r.Trip.Window.Calls
+	failure := 0
+	for i := range int(w.n) {
+		at := (int(w.head) - int(w.n) + i + size) % size
+		run := callRun{N: 1}
+		if w.bits[at/64]>>(at%64)&1 == 1 {
+			run.Cause = w.failed[failure]
+			if len(w.who) > 0 {
+				run.Agent, run.Model = w.who[failure].agent, w.who[failure].model
+			}
+			failure++
 		}
 		if n := len(s.Runs); n > 0 {
 			before := s.Runs[n-1]
@@ -163,11 +155,11 @@ func (w *calls) save() *savedCalls {
 	return s
 }
 
-func (s *savedCalls) restore(r *rule) calls {
-	var w calls
+func (s *savedCalls) restore(r *rule) *calls {
 	if s == nil || r.Trip.Window.Calls == 0 {
-		return w
+		return nil
 	}
+	w := &calls{}
 	for _, run := range s.Runs {
 		for range min(run.N, maxWindowCalls) {
 			w.add(r, s.Last, run.Cause, run.Agent, run.Model)
@@ -238,63 +230,71 @@ func (w *span) clone() span {
 	return c
 }
 
-// window is what a rate is taken over; at most one of the two is in use.
-type window struct {
-	calls calls
-	span  span
-}
-
-func (w *window) empty() { *w = window{} }
-
-func (w *window) add(r *rule, now, ended instant, failure Cause, agent, model string) {
+// addCall takes a call into the window that the rule's rate is taken over.
+func (b *breaker) addCall(now, ended instant, failure Cause, agent, model string) {
+	r := b.rule
 	switch {
 	case r.Trip.Window.Calls > 0:
-		w.calls.add(r, now, failure, agent, model)
+		if b.calls == nil {
+			b.calls = &calls{}
+		}
+		b.calls.add(r, now, failure, agent, model)
 	case r.Trip.Window.Span > 0:
-		w.span.add(r, now, ended, failure, agent, model)
+		if b.span == nil {
+			b.span = &span{}
+		}
+		b.span.add(r, now, ended, failure, agent, model)
 	}
 }
 
-// count is what a reader at now sees; it changes nothing.
-func (w *window) count(r *rule, now instant) (calls, failures int) {
-	if r.Trip.Window.Span > 0 {
-		for _, b := range w.span.alive(r, now) {
-			calls += b.Calls
-			for _, f := range b.Failed {
+// inWindow is what a reader at now sees; it changes nothing.
+func (b *breaker) inWindow(now instant) (calls, failures int) {
+	if b.span != nil {
+		for _, bucket := range b.span.alive(b.rule, now) {
+			calls += bucket.Calls
+			for _, f := range bucket.Failed {
 				failures += f.N
 			}
 		}
 		return calls, failures
 	}
-	if w.calls.stale(now) {
+	if b.calls == nil || b.calls.stale(now) {
 		return 0, 0
 	}
-	return len(w.calls.causes), w.calls.failures
+	return int(b.calls.n), len(b.calls.failed)
 }
 
-func (w *window) tally(r *rule, now instant) tally {
-	if r.Trip.Window.Span == 0 {
-		return w.calls.tally()
-	}
+// windowTally counts the causes of the failures in the window.
+func (b *breaker) windowTally(now instant) tally {
 	var t tally
-	for _, b := range w.span.alive(r, now) {
-		for _, f := range b.Failed {
-			t.add(f.Cause, f.N)
+	if b.calls != nil {
+		return b.calls.tally()
+	}
+	if b.span != nil {
+		for _, bucket := range b.span.alive(b.rule, now) {
+			for _, f := range bucket.Failed {
+				t.add(f.Cause, f.N)
+			}
 		}
 	}
 	return t
 }
 
-func (w *window) witnesses(r *rule, now instant) (agents, models []string) {
-	if r.Trip.Window.Span == 0 {
-		return w.calls.witnesses(&r.Trip)
+// windowWitnesses lists distinct agents and models of the failures in the
+// window, up to what the rule asks for.
+func (b *breaker) windowWitnesses(now instant) (agents, models []string) {
+	t := &b.rule.Trip
+	if b.calls != nil {
+		return b.calls.witnesses(t)
 	}
-	for _, b := range w.span.alive(r, now) {
-		for _, a := range b.Agents {
-			agents = insert(agents, a, r.Trip.Witnesses)
-		}
-		for _, m := range b.Models {
-			models = insert(models, m, r.Trip.Models)
+	if b.span != nil {
+		for _, bucket := range b.span.alive(b.rule, now) {
+			for _, a := range bucket.Agents {
+				agents = insert(agents, a, t.Witnesses)
+			}
+			for _, m := range bucket.Models {
+				models = insert(models, m, t.Models)
+			}
 		}
 	}
 	return agents, models

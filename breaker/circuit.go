@@ -1,0 +1,284 @@
+package breaker
+
+import (
+	"hash/maphash"
+	"strings"
+)
+
+// circuit is what calls with the same labels pass through, with shortcuts to
+// everything that they touch.
+type circuit struct {
+	labels   Labels
+	next     *circuit // with the same place in the table
+	set      *ruleSet
+	breakers []*breaker // for each rule of the set; nil where there is none yet
+	target   *target
+	reach    *reach
+	refusal  *refusal // the last one, nil for none
+	made     uint32   // the engine's counters when the shortcuts were set
+	gone     uint32
+	cleared  uint32
+	full     bool // no breaker is missing
+	local    bool
+}
+
+// ruleSet is the rules that a call passes through: of each name the first whose
+// match fits. Circuits with the same ones share it.
+type ruleSet struct {
+	rules []*rule
+	// lists are the names of the rules in a mask, made once for each.
+	lists map[uint64][]string
+	mask  uint64 // of the last
+	last  []string
+}
+
+// maxRules is the number of different names of rules: counted ones are bits.
+const maxRules = 64
+
+// maxLists bounds the lists that a set keeps; over it they are made anew.
+const maxLists = 1024
+
+// counted lists the names of the rules in mask, never nil. The list is shared.
+func (s *ruleSet) counted(mask uint64) []string {
+	if mask == s.mask && s.last != nil {
+		return s.last
+	}
+	list, ok := s.lists[mask]
+	if !ok {
+		list = make([]string, 0, len(s.rules))
+		for i, r := range s.rules {
+			if mask>>i&1 == 1 {
+				list = append(list, r.Name)
+			}
+		}
+		list = list[:len(list):len(list)]
+		if len(s.lists) < maxLists {
+			s.lists[mask] = list
+		}
+	}
+	s.mask, s.last = mask, list
+	return list
+}
+
+// circuits is a hash table of circuits by their labels, chained through them.
+// It is what every call begins with, and half as big as a map of labels.
+type circuits struct {
+	table []*circuit // its length is a power of two
+	n     int
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// hash of labels; those that are commonly absent or equal cost nothing.
+func (l *Labels) hash() uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	h := maphash.String(hashSeed, l.Machine)
+	if l.Model != "" {
+		h = h*odd ^ maphash.String(hashSeed, l.Model)
+	}
+	if l.Provider != l.Machine {
+		h = h*odd ^ maphash.String(hashSeed, l.Provider)
+	}
+	if l.Agent != "" {
+		h = h*odd ^ maphash.String(hashSeed, l.Agent)
+	}
+	return h ^ h>>32
+}
+
+func (c *circuits) find(l *Labels, hash uint64) *circuit {
+	if len(c.table) == 0 {
+		return nil
+	}
+	ct := c.table[hash&uint64(len(c.table)-1)]
+	for ct != nil && ct.labels != *l {
+		ct = ct.next
+	}
+	return ct
+}
+
+func (c *circuits) insert(ct *circuit, hash uint64) {
+	if c.n >= len(c.table) {
+		old := c.table
+		c.table = make([]*circuit, max(64, 2*len(old)))
+		for _, list := range old {
+			for list != nil {
+				next := list.next
+				c.link(list, list.labels.hash())
+				list = next
+			}
+		}
+	}
+	c.link(ct, hash)
+	c.n++
+}
+
+func (c *circuits) link(ct *circuit, hash uint64) {
+	at := &c.table[hash&uint64(len(c.table)-1)]
+	ct.next, *at = *at, ct
+}
+
+// each calls yield with every circuit, in no order.
+func (c *circuits) each(yield func(*circuit) bool) {
+	for _, ct := range c.table {
+		for ; ct != nil; ct = ct.next {
+			if !yield(ct) {
+				return
+			}
+		}
+	}
+}
+
+// circuitKey is what circuits are told apart by: an agent matters only where a
+// rule has it in its scope.
+func (e *Engine) circuitKey(l *Labels) Labels {
+	key := *l
+	if !e.agents {
+		key.Agent = ""
+	}
+	return key
+}
+
+// circuit finds or makes the circuit of these canonical labels.
+func (e *Engine) circuit(l *Labels) *circuit {
+	key := e.circuitKey(l)
+	hash := key.hash()
+	ct := e.circuits.find(&key, hash)
+	if ct == nil {
+		if e.circuits.n >= maxCircuits {
+			e.circuits = circuits{}
+		}
+		ct = e.newCircuit(&key)
+		ct.cleared = uint32(e.judge.cleared) - 1
+		e.circuits.insert(ct, hash)
+	}
+	e.refresh(ct)
+	if cleared := uint32(e.judge.cleared); ct.cleared != cleared {
+		ct.target = e.judge.target(place{ct.labels.Machine, ct.labels.Model})
+		ct.reach = e.judge.machine(ct.labels.Machine)
+		ct.cleared = cleared
+	}
+	return ct
+}
+
+// look is circuit for a reader, who leaves no trace.
+func (e *Engine) look(l *Labels) *circuit {
+	key := e.circuitKey(l)
+	ct := e.circuits.find(&key, key.hash())
+	if ct == nil {
+		ct = e.newCircuit(&key)
+	}
+	e.refresh(ct)
+	return ct
+}
+
+func (e *Engine) newCircuit(key *Labels) *circuit {
+	ct := &circuit{labels: *key, made: e.made - 1, gone: e.gone, local: e.machines[key.Machine].Local}
+	var id strings.Builder
+	var rules []*rule
+	for i, r := range e.rules {
+		sameName := false
+		for _, other := range rules {
+			sameName = sameName || other.Name == r.Name
+		}
+		if !sameName && r.covers(key) {
+			rules = append(rules, r)
+			id.WriteRune(rune(i))
+		}
+	}
+	if ct.set = e.sets[id.String()]; ct.set == nil {
+		ct.set = &ruleSet{rules: rules, lists: make(map[uint64][]string)}
+		e.sets[id.String()] = ct.set
+	}
+	ct.breakers = make([]*breaker, len(rules))
+	return ct
+}
+
+// refresh finds breakers that other circuits have made meanwhile, and drops
+// those that were evicted.
+func (e *Engine) refresh(ct *circuit) {
+	if ct.gone == e.gone && (ct.full || ct.made == e.made) {
+		return
+	}
+	ct.full = true
+	for i, r := range ct.set.rules {
+		ct.breakers[i] = r.find(&ct.labels)
+		ct.full = ct.full && ct.breakers[i] != nil
+	}
+	ct.made, ct.gone = e.made, e.gone
+}
+
+// member is the circuit's breaker of its i-th rule, made when the call is the
+// first that the rule counts; nil when there is none and none is needed.
+func (e *Engine) member(ct *circuit, i int, c *call) *breaker {
+	r := ct.set.rules[i]
+	if c.tooOld {
+		return nil
+	}
+	if _, _, ignored := r.takes(c); ignored {
+		return nil
+	}
+	b := e.breaker(r, &ct.labels)
+	if b != nil {
+		ct.breakers[i] = b
+	}
+	return b
+}
+
+// find is the rule's breaker for calls with these labels, nil for none.
+func (r *rule) find(l *Labels) *breaker {
+	key := r.key(l)
+	b := r.breakers[key.hash()]
+	for b != nil && b.labels() != key {
+		b = b.next
+	}
+	return b
+}
+
+func (r *rule) insert(b *breaker) {
+	key := b.labels()
+	hash := key.hash()
+	b.next = r.breakers[hash]
+	r.breakers[hash] = b
+	r.size++
+}
+
+func (r *rule) remove(b *breaker) {
+	key := b.labels()
+	hash := key.hash()
+	first := r.breakers[hash]
+	switch {
+	case first == b && b.next == nil:
+		delete(r.breakers, hash)
+	case first == b:
+		r.breakers[hash] = b.next
+	default:
+		for first.next != b {
+			first = first.next
+		}
+		first.next = b.next
+	}
+	b.next = nil
+	r.size--
+}
+
+// each calls yield with every breaker of the rule, in no order.
+func (r *rule) each(yield func(*breaker) bool) {
+	for _, b := range r.breakers {
+		for ; b != nil; b = b.next {
+			if !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+// every calls yield with every breaker, in no order.
+func (e *Engine) every(yield func(*breaker) bool) {
+	for _, r := range e.rules {
+		for b := range r.each {
+			if !yield(b) {
+				return
+			}
+		}
+	}
+}
