@@ -69,8 +69,9 @@ type circuits struct {
 
 var hashSeed = maphash.MakeSeed()
 
-// hash of labels; those that are commonly absent or equal cost nothing.
-func (l *Labels) hash() uint64 {
+// hash of labels; those that are commonly absent or equal cost nothing. An agent
+// counts only when it is asked for.
+func (l *Labels) hash(agents bool) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	h := maphash.String(hashSeed, l.Machine)
 	if l.Model != "" {
@@ -79,21 +80,26 @@ func (l *Labels) hash() uint64 {
 	if l.Provider != l.Machine {
 		h = h*odd ^ maphash.String(hashSeed, l.Provider)
 	}
-	if l.Agent != "" {
+	if agents && l.Agent != "" {
 		h = h*odd ^ maphash.String(hashSeed, l.Agent)
 	}
 	return h ^ h>>32
 }
 
-func (c *circuits) find(l *Labels, hash uint64) *circuit {
+func (c *circuits) find(l *Labels, agents bool, hash uint64) *circuit {
 	if len(c.table) == 0 {
 		return nil
 	}
 	ct := c.table[hash&uint64(len(c.table)-1)]
-	for ct != nil && ct.labels != *l {
+	for ct != nil && !ct.is(l, agents) {
 		ct = ct.next
 	}
 	return ct
+}
+
+func (ct *circuit) is(l *Labels, agents bool) bool {
+	return ct.labels.Machine == l.Machine && ct.labels.Model == l.Model && ct.labels.Provider == l.Provider &&
+		(!agents || ct.labels.Agent == l.Agent)
 }
 
 func (c *circuits) insert(ct *circuit, hash uint64) {
@@ -103,7 +109,7 @@ func (c *circuits) insert(ct *circuit, hash uint64) {
 		for _, list := range old {
 			for list != nil {
 				next := list.next
-				c.link(list, list.labels.hash())
+				c.link(list, list.labels.hash(true))
 				list = next
 			}
 		}
@@ -140,10 +146,10 @@ func (e *Engine) circuitKey(l *Labels) Labels {
 
 // circuit finds or makes the circuit of these canonical labels.
 func (e *Engine) circuit(l *Labels) *circuit {
-	key := e.circuitKey(l)
-	hash := key.hash()
-	ct := e.circuits.find(&key, hash)
+	hash := l.hash(e.agents)
+	ct := e.circuits.find(l, e.agents, hash)
 	if ct == nil {
+		key := e.circuitKey(l)
 		if e.circuits.n >= maxCircuits {
 			e.circuits = circuits{}
 		}
@@ -162,9 +168,9 @@ func (e *Engine) circuit(l *Labels) *circuit {
 
 // look is circuit for a reader, who leaves no trace.
 func (e *Engine) look(l *Labels) *circuit {
-	key := e.circuitKey(l)
-	ct := e.circuits.find(&key, key.hash())
+	ct := e.circuits.find(l, e.agents, l.hash(e.agents))
 	if ct == nil {
+		key := e.circuitKey(l)
 		ct = e.newCircuit(&key)
 	}
 	e.refresh(ct)
@@ -227,7 +233,7 @@ func (e *Engine) member(ct *circuit, i int, c *call) *breaker {
 // find is the rule's breaker for calls with these labels, nil for none.
 func (r *rule) find(l *Labels) *breaker {
 	key := r.key(l)
-	b := r.breakers[key.hash()]
+	b := r.breakers[key.hash(true)]
 	for b != nil && b.labels() != key {
 		b = b.next
 	}
@@ -236,7 +242,7 @@ func (r *rule) find(l *Labels) *breaker {
 
 func (r *rule) insert(b *breaker) {
 	key := b.labels()
-	hash := key.hash()
+	hash := key.hash(true)
 	b.next = r.breakers[hash]
 	r.breakers[hash] = b
 	r.size++
@@ -244,7 +250,7 @@ func (r *rule) insert(b *breaker) {
 
 func (r *rule) remove(b *breaker) {
 	key := b.labels()
-	hash := key.hash()
+	hash := key.hash(true)
 	first := r.breakers[hash]
 	switch {
 	case first == b && b.next == nil:

@@ -2,8 +2,11 @@ package breaker
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"maps"
 	"math"
 	"slices"
@@ -67,7 +70,9 @@ type Engine struct {
 	agents   bool // whether a rule has agent in its scope
 	maxAge   time.Duration
 	maxOf    int
-	key      []byte
+	signer   hash.Hash // of permits
+	sum      [sha256.Size]byte
+	scratch  [256]byte
 	chains   map[string]*chain
 
 	now      instant
@@ -113,7 +118,7 @@ func New(cfg Config) (*Engine, error) {
 		aliases:  make(map[string]string),
 		maxAge:   orElse(cfg.MaxAge, DefaultMaxAge),
 		maxOf:    orElse(cfg.MaxBreakers, DefaultMaxBreakers),
-		key:      cfg.Key,
+		signer:   hmac.New(sha256.New, cfg.Key),
 		sets:     make(map[string]*ruleSet),
 		leases:   make(map[uint64]*lease),
 		seen:     seen{keys: make(map[seenKey]struct{}), max: orElse(cfg.IDsMax, DefaultIDsMax)},
@@ -356,8 +361,7 @@ func (e *Engine) touch(b *breaker) {
 // before a Batch that reaches the returned number has been written; everything
 // else may be told at once. The grant's Breakers are shared and must not be
 // changed.
-func (e *Engine) Ask(now time.Time, ask Ask) (Grant, uint64) {
-	var g Grant
+func (e *Engine) Ask(now time.Time, ask Ask) (g Grant, seq uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)

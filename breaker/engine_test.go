@@ -808,3 +808,21 @@ func BenchmarkAsk(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkRefusal(b *testing.B) {
+	e := newEngine(b, Builtin()...)
+	ask := Ask{Labels: Labels{Agent: "a", Machine: "gpu-box", Model: "qwen3-30b"}}
+	for range 3 {
+		e.Report(t0, []Outcome{{Labels: ask.Labels, Cause: Refused}})
+	}
+	now := t0
+	for i := 0; b.Loop(); i++ {
+		now = t0.Add(time.Duration(i%1000) * time.Microsecond)
+		if g, _ := e.Ask(now, ask); g.Allowed {
+			b.Fatal("allowed")
+		}
+		if i%1000 == 0 {
+			e.Drain()
+		}
+	}
+}

@@ -25,7 +25,7 @@ const (
 
 // sign writes the permit's text.
 func (e *Engine) sign(p pass) string {
-	buf := make([]byte, 0, 64)
+	buf := e.scratch[:0]
 	kind := byte(passVersion << 1)
 	if p.probe {
 		kind |= 1
@@ -35,13 +35,15 @@ func (e *Engine) sign(p pass) string {
 	buf = binary.AppendUvarint(buf, p.num)
 	buf = binary.AppendVarint(buf, int64(p.at))
 	buf = append(buf, e.mac(buf)...)
-	return base64.RawURLEncoding.EncodeToString(buf)
+	text := base64.RawURLEncoding.AppendEncode(buf, buf)
+	return string(text[len(buf):])
 }
 
+// mac is the text's signature, valid until the next call.
 func (e *Engine) mac(text []byte) []byte {
-	h := hmac.New(sha256.New, e.key)
-	h.Write(text)
-	return h.Sum(nil)[:passMAC]
+	e.signer.Reset()
+	e.signer.Write(text) // never fails
+	return e.signer.Sum(e.sum[:0])[:passMAC]
 }
 
 // check reads a permit; ErrBadPermit when it is not one of ours.
@@ -49,7 +51,7 @@ func (e *Engine) check(permit string) (pass, error) {
 	if len(permit) > maxPermit {
 		return pass{}, ErrBadPermit
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(permit)
+	raw, err := base64.RawURLEncoding.AppendDecode(e.scratch[:0], []byte(permit))
 	if err != nil || len(raw) < 1+3+passMAC || raw[0]>>1 != passVersion {
 		return pass{}, ErrBadPermit
 	}
@@ -72,6 +74,8 @@ func (e *Engine) check(permit string) (pass, error) {
 
 // CheckPermit tells whether this pool gave the permit out, changing nothing.
 func (e *Engine) CheckPermit(permit string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	_, err := e.check(permit)
 	return err
 }
