@@ -35,6 +35,9 @@ type Config struct {
 	MaxBreakers int           // per rule; 0: DefaultMaxBreakers
 	Key         []byte        // signs permits; the pool's own secret
 	Chains      map[string]Chain
+	// WatchPermits counts permits with a time-out that never come back as
+	// time-outs, once there are more of them than chance explains.
+	WatchPermits bool
 }
 
 // The defaults of Config.
@@ -87,6 +90,8 @@ type Engine struct {
 	seen     seen
 	judge    judge
 	doubts   doubts
+	samples  samples
+	watch    bool
 	timed    map[*breaker]struct{}
 	nextDue  instant
 
@@ -123,6 +128,8 @@ func New(cfg Config) (*Engine, error) {
 		leases:   make(map[uint64]*lease),
 		seen:     seen{keys: make(map[seenKey]struct{}), max: orElse(cfg.IDsMax, DefaultIDsMax)},
 		judge:    newJudge(),
+		samples:  samples{byNum: make(map[uint64]*sample)},
+		watch:    cfg.WatchPermits,
 		doubts:   doubts{byKey: make(map[string]*Write)},
 		chains:   make(map[string]*chain, len(cfg.Chains)),
 		timed:    make(map[*breaker]struct{}),
@@ -241,34 +248,42 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 	}
 	if e.duplicate(&c) {
 		v.Duplicate = true
-		v.Counted = ct.set.counted(0)
 	} else {
-		e.seq++
-		if o.Served.Called() {
-			c.cause = e.judge.cause(o, ct, c.ended)
-			for i, b := range ct.breakers {
-				if b == nil {
-					if b = e.member(ct, i, &c); b == nil {
-						continue
-					}
-				}
-				c.rule = i
-				e.take(b, &c)
-			}
-			v.Late = v.Late || c.tooOld
-			v.InDoubt = o.Write && e.doubt(&c)
+		if e.watch && c.hasPass {
+			e.word(ct, o.Agent, c.pass)
 		}
-		v.Counted = ct.set.counted(c.counted)
-		if c.lease != nil {
-			e.settle(c.lease)
-		}
-		e.outcomes = append(e.outcomes, Applied{
-			Labels: o.Labels, At: e.now.time(), Cause: c.cause, Latency: v.Latency, Served: o.Served,
-			Fallback: o.Fallback, Duration: o.Duration, CostUSD: o.CostUSD, Late: v.Late,
-		})
+		e.apply(ct, &c)
 	}
+	v.Counted = ct.set.counted(c.counted)
 	v.Cause, v.Class = c.cause, c.cause.Class()
 	v.State, v.RetryAt = e.summary(ct)
+}
+
+// apply shows a call that is heard of for the first time to its circuit.
+func (e *Engine) apply(ct *circuit, c *call) {
+	e.seq++
+	o, v := c.Outcome, c.verdict
+	if o.Served.Called() {
+		c.cause = e.judge.cause(o, ct, c.ended)
+		for i, b := range ct.breakers {
+			if b == nil {
+				if b = e.member(ct, i, c); b == nil {
+					continue
+				}
+			}
+			c.rule = i
+			e.take(b, c)
+		}
+		v.Late = v.Late || c.tooOld
+		v.InDoubt = o.Write && e.doubt(c)
+	}
+	if c.lease != nil {
+		e.settle(c.lease)
+	}
+	e.outcomes = append(e.outcomes, Applied{
+		Labels: o.Labels, At: e.now.time(), Cause: c.cause, Latency: v.Latency, Served: o.Served,
+		Fallback: o.Fallback, Duration: o.Duration, CostUSD: o.CostUSD, Late: v.Late,
+	})
 }
 
 // duplicate notes the call's names and tells whether one was known already.
@@ -411,7 +426,11 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 		e.asked(ct, ask, AskedGranted, nil).N++
 		g.Allowed = true
 		g.State, _ = e.summary(ct)
-		g.Permit = e.sign(pass{era: e.era, num: e.permits, at: e.now})
+		p := pass{era: e.era, num: e.permits, at: e.now}
+		g.Permit = e.sign(p)
+		if e.watch && ask.Timeout > 0 {
+			e.follow(ct, ask, p)
+		}
 	default:
 		e.probe(ct, ask, g)
 	}
@@ -659,6 +678,9 @@ func (e *Engine) Release(now time.Time, permit string) (duplicate bool, seq uint
 	}
 	e.seq++
 	e.settle(e.leaseOf(p))
+	if e.watch {
+		e.word(nil, "", p)
+	}
 	return false, e.seq, nil
 }
 

@@ -617,7 +617,7 @@ func drawSteps(t *rapid.T) []step {
 	for i := range steps {
 		clock += rapid.SampledFrom([]float64{0, 0.5, 1, 5, 31, 61, 130, 700}).Draw(t, "dt")
 		steps[i] = step{
-			kind: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 1, 2, 3, 4}).Draw(t, "kind"), at: clock,
+			kind: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7}).Draw(t, "kind"), at: clock,
 			labels: Labels{Agent: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "agent"), Machine: "m", Model: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "model")},
 			cause:  rapid.SampledFrom(causes).Draw(t, "cause"),
 			age:    time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * 50 * time.Second,
@@ -640,10 +640,15 @@ func (s step) do(e *Engine, permits *[]string) string {
 	}
 	switch s.kind {
 	case 0:
-		v, _ := e.Report(now, []Outcome{{Labels: s.labels, Cause: s.cause, Age: s.age, Duration: s.took, RetryAfter: s.retry, Permit: permit}})
+		v, _ := e.Report(now, []Outcome{{Labels: s.labels, Cause: s.cause, Age: s.age, Duration: s.took, RetryAfter: s.retry, Permit: permit,
+			Write: s.op == OpReset, IdempotencyKey: "job"}})
 		return words(v[0])
 	case 1:
-		g, _ := e.Ask(now, Ask{Labels: s.labels, Timeout: s.took})
+		a := Ask{Labels: s.labels, Timeout: s.took}
+		if s.op == OpAuto {
+			a.IdempotencyKey = "job"
+		}
+		g, _ := e.Ask(now, a)
 		if g.Allowed {
 			*permits = append(*permits, g.Permit)
 		}
@@ -657,6 +662,23 @@ func (s step) do(e *Engine, permits *[]string) string {
 	case 3:
 		v, _, err := e.Control(now, Control{Breaker: "reachability{machine=m}", Op: s.op, For: s.hold, Actor: "t"})
 		return words(v) + fmt.Sprint(err)
+	case 5:
+		r, _, err := e.Route(now, RouteAsk{Agent: s.labels.Agent, Chain: "code", Timeout: s.took,
+			Tried: []Tried{{Machine: "m", Model: s.labels.Model, Cause: s.cause}}[:int(s.age/(50*time.Second))%2]})
+		if r.Grant.Allowed {
+			*permits = append(*permits, r.Grant.Permit)
+		}
+		return words(r) + fmt.Sprint(err)
+	case 6:
+		w, _, err := e.Reconcile(now, "job", s.op == OpAuto, "t")
+		return words(w) + fmt.Sprint(err)
+	case 7:
+		if s.op == OpReset {
+			opened, _ := e.BootCheck(now, "m", false, "no answer")
+			return words(opened)
+		}
+		earlier, _ := e.HealthAnswered(now, "m")
+		return fmt.Sprint(earlier)
 	}
 	e.Advance(now)
 	return words(e.Breakers(now, Labels{}))
@@ -677,11 +699,18 @@ func randomRules() []Rule {
 	}))
 }
 
+// randomConfig has a bit of everything.
+func randomConfig() Config {
+	return Config{Rules: randomRules(), Key: []byte("k"), WatchPermits: true, Chains: map[string]Chain{"code": {Targets: []Target{
+		{Machine: "m", Model: "x", Tier: "high"}, {Machine: "m", Model: "y", Tier: "low"}, {Machine: "n", Model: "x", Tier: "low"},
+	}}}}
+}
+
 // A restart between any two inputs changes nothing of what follows.
 func TestRestartIsInvisible(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := Config{Rules: randomRules(), Key: []byte("k")}
+		cfg := randomConfig()
 		steady, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)

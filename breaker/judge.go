@@ -30,6 +30,7 @@ type target struct {
 	minutes  []answerMinute // at most hasteMinutes, in no order
 	last     instant        // the last answer's end
 	coldFrom instant        // the first time-out of the present cold start
+	permits  *permits       // nil: none was followed
 	dirty    bool
 }
 
@@ -44,7 +45,10 @@ type contacts struct {
 	agent   string
 	reached instant
 	failed  []contact // unreachable machines, oldest first
-	dirty   bool
+	// word is when the agent last took a permit or reported by one, returned when
+	// it last gave a permit's word; both only where permits are followed.
+	word, returned instant
+	dirty          bool
 }
 
 // reach is which two agents have reached a machine last.
@@ -284,6 +288,9 @@ type savedLately struct {
 	ColdFrom instant       `json:"cold_from,omitempty"`
 	Failed   []contact     `json:"failed,omitempty"`
 	By       []contact     `json:"by,omitempty"`
+	Permits  *savedPermits `json:"permits,omitempty"`
+	Word     instant       `json:"word,omitempty"`
+	Returned instant       `json:"returned,omitempty"`
 }
 
 type savedMinute struct {
@@ -302,7 +309,7 @@ const (
 func (s *savedLately) key() string { return strings.Join([]string{s.Kind, s.Name, s.Model}, "\x1f") }
 
 func (t *target) save() savedLately {
-	s := savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last, ColdFrom: t.coldFrom}
+	s := savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last, ColdFrom: t.coldFrom, Permits: t.permits.save()}
 	for _, m := range t.minutes {
 		s.Minutes = append(s.Minutes, savedMinute{m.index, m.n, m.fastest})
 	}
@@ -310,7 +317,7 @@ func (t *target) save() savedLately {
 }
 
 func (c *contacts) save() savedLately {
-	return savedLately{Kind: kindAgent, Name: c.agent, At: c.reached, Failed: slices.Clone(c.failed)}
+	return savedLately{Kind: kindAgent, Name: c.agent, At: c.reached, Failed: slices.Clone(c.failed), Word: c.word, Returned: c.returned}
 }
 
 func (m *reach) save() savedLately {
@@ -364,8 +371,9 @@ func (j *judge) all(now instant) []Lately {
 	return list
 }
 
-// restore takes what all or drain listed back in.
-func (j *judge) restore(list []Lately) {
+// restoreLately takes back what is remembered.
+func (e *Engine) restoreLately(list []Lately) {
+	j := &e.judge
 	for i := range list {
 		s := &list[i].full
 		switch s.Kind {
@@ -375,9 +383,10 @@ func (j *judge) restore(list []Lately) {
 			for _, m := range s.Minutes {
 				t.minutes = append(t.minutes, answerMinute{m.Fastest, m.Index, m.N})
 			}
+			e.restorePermits(t, s.Permits)
 		case kindAgent:
 			c := j.agent(s.Name)
-			c.reached, c.failed = s.At, s.Failed
+			c.reached, c.failed, c.word, c.returned = s.At, s.Failed, s.Word, s.Returned
 		case kindMachine:
 			copy(j.machine(s.Name).by[:], s.By)
 		}

@@ -730,10 +730,23 @@ func (e *Engine) schedule(b *breaker) {
 // advance brings the engine to now, which is never earlier than it was, and
 // does what time alone brings about, each at its own deadline.
 func (e *Engine) advance(now time.Time) {
-	e.now = max(e.now, fromTime(now))
-	if e.now < e.nextDue {
-		return
+	end := max(e.now, fromTime(now))
+	for {
+		next := min(e.nextDue, e.samples.next())
+		if next > end {
+			break
+		}
+		e.now = max(e.now, next)
+		if e.nextDue <= e.now {
+			e.runDue()
+		}
+		e.loseSamples()
 	}
+	e.now = end
+}
+
+// runDue does what leases and overrides bring about by now.
+func (e *Engine) runDue() {
 	var list []due
 	for b := range e.timed {
 		for _, l := range b.past.leases {

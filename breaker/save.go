@@ -152,7 +152,7 @@ func (e *Engine) Restore(snap Snapshot) error {
 		e.schedule(b)
 	}
 	e.made++
-	e.judge.restore(snap.Lately)
+	e.restoreLately(snap.Lately)
 	for b := range e.every {
 		if l := b.labels(); l.Machine != "" && e.circuits.n < maxCircuits {
 			e.canonical(&l)
