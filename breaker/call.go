@@ -121,6 +121,9 @@ type Verdict struct {
 	Counted   []string // rules that took it as success or failure, never nil
 	Late      bool
 	Duplicate bool
+	// Uncounted are rules that have as many breakers as they may, none of which
+	// can go, so that they did not see the call.
+	Uncounted []string
 	InDoubt   bool     // it was a write and nobody knows whether it took effect
 	WouldTrip []string // observed breakers that would have tripped
 	State     State    // of the circuit, afterwards

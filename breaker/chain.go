@@ -219,8 +219,8 @@ type Route struct {
 	Hop      int
 	Degraded bool
 	Until    time.Time // of a degraded turn
-	// Reason is why the turn is degraded or not on the chain's first target; ""
-	// otherwise.
+	// Reason is why the turn is degraded or not at its first call: what became of
+	// the chain's first target that was passed over; "" otherwise.
 	Reason  string
 	Skipped []Skipped
 	Write   *Write // for which the key's permits are held
@@ -428,6 +428,7 @@ func (t *turn) take(i int, ask *Ask) Route {
 	r := Route{Target: &target, Hop: t.hop(i), Skipped: t.skipped}
 	t.e.ask(ask, &r.Grant)
 	if r.Hop > 0 {
+		r.Reason = SkippedTried
 		if len(t.skipped) > 0 {
 			r.Reason = t.skipped[0].Reason
 		}

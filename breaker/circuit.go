@@ -224,9 +224,11 @@ func (e *Engine) member(ct *circuit, i int, c *call) *breaker {
 		return nil
 	}
 	b := e.breaker(r, &ct.labels)
-	if b != nil {
-		ct.breakers[i] = b
+	if b == nil {
+		c.verdict.Uncounted = append(c.verdict.Uncounted, r.Name)
+		return nil
 	}
+	ct.breakers[i] = b
 	return b
 }
 

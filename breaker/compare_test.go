@@ -523,7 +523,7 @@ func TestSameStates(t *testing.T) {
 					rt.Fatal(err)
 				}
 			})
-			t.Logf("%+v", seen)
+			t.Logf("came by %+v", seen)
 			if seen.opened == 0 || seen.reopened == 0 || seen.closed == 0 || seen.refused == 0 || c.late && seen.late == 0 {
 				t.Errorf("the sequences never came by one of these: %+v", seen)
 			}

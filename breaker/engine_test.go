@@ -516,6 +516,39 @@ func TestHistoryJudges(t *testing.T) {
 	})
 }
 
+// A flood of new names leaves open breakers, holds and runs as they are.
+func TestFloodOfNames(t *testing.T) {
+	t.Parallel()
+	e, err := New(Config{Rules: []Rule{plainRule()}, MaxBreakers: 20, Key: []byte("k")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trip(t, e, t0)
+	if _, _, err := e.Control(t0, Control{Breaker: "r{machine=held}", Op: OpHoldClosed}); err != nil {
+		t.Fatal(err)
+	}
+	report(e, t0, Refused, func(o *Outcome) { o.Machine = "run" })
+	before := words(e.Breakers(at(4000), Labels{}))
+	for i := range 1000 {
+		report(e, at(4000), OK, func(o *Outcome) { o.Machine = fmt.Sprint("flood-", i) })
+	}
+	var after []View
+	for _, v := range e.Breakers(at(4000), Labels{}) {
+		if !strings.HasPrefix(v.Machine, "flood-") {
+			after = append(after, v)
+		}
+	}
+	if got := words(after); got != before {
+		t.Fatalf("after a flood:\n%s\nbefore:\n%s", got, before)
+	}
+	if n := len(e.Breakers(at(4000), Labels{})); n != 20 {
+		t.Fatalf("%d breakers, want as many as there may be, 20", n)
+	}
+	if _, _, err := e.Control(at(4000), Control{Breaker: "r{machine=one more}", Op: OpHoldOpen}); err == nil || !strings.Contains(err.Error(), "20 breakers") {
+		t.Fatalf("a control over the bound: %v", err)
+	}
+}
+
 func TestEvictionKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	e, err := New(Config{Rules: []Rule{plainRule()}, MaxBreakers: 3})
@@ -529,10 +562,10 @@ func TestEvictionKeepsWhatMatters(t *testing.T) {
 	on("run", Refused, 0)
 	on("old", OK, 1)
 	on("older", OK, 0.5)
-	if v := on("new", OK, 10); len(v.Counted) != 0 {
-		t.Fatalf("a fourth breaker before anything is idle counted %v", v.Counted)
+	if v := on("new", OK, 10); len(v.Counted) != 0 || !slices.Equal(v.Uncounted, []string{"r"}) {
+		t.Fatalf("a fourth breaker before anything is idle: %+v", v)
 	}
-	if v := on("new", OK, 3601); len(v.Counted) != 1 {
+	if v := on("new", OK, 3601); len(v.Counted) != 1 || v.Uncounted != nil {
 		t.Fatalf("a fourth breaker after an hour counted %v, want r", v.Counted)
 	}
 	batch := e.Drain()
