@@ -39,8 +39,8 @@ type breaker struct {
 // faults is what a breaker keeps of its failures.
 type faults struct {
 	causes tally // of the run
-	// floor is the latest time that a Retry-After of this era's failures asked
-	// callers to wait for.
+	// floor is the latest time that a Retry-After of the failures since the last
+	// closing asked callers to wait for.
 	floor instant
 	last  lastFailure
 }
@@ -630,6 +630,9 @@ func (e *Engine) close(b *breaker, ch change) {
 	}
 	b.retryAt = 0
 	b.empty()
+	if b.faults != nil {
+		b.faults.floor = 0
+	}
 }
 
 // endRun begins a new run of failures.
@@ -651,9 +654,6 @@ func (b *breaker) empty() {
 		b.calls.empty()
 	}
 	b.span = nil
-	if b.faults != nil {
-		b.faults.floor = 0
-	}
 }
 
 // forget is what a person's control does to the ladder.
