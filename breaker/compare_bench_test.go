@@ -1,6 +1,7 @@
 package breaker_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,11 +18,11 @@ import (
 )
 
 // The benchmarks compare one Engine with breakers of gobreaker and failsafe-go
-// on the same work. A breaker is always found by name, by strings that come
-// anew with each call as they do out of a request, among one or 10,000 of them
-// in an order that no cache foresees; only failsafe/ring leaves that out. The
-// Engine's time includes a Drain of every drainEvery calls, as a journal does
-// it; drain-ns/op tells its share.
+// on the same work. A breaker is always found by name, by strings other than
+// those it was made with, as they come out of a request, among one or 10,000 of
+// them in an order that no cache foresees; only failsafe/ring leaves that out.
+// The Engine's numbers include a Drain after every drainEvery calls, as a
+// journal does it; drain-ns/op and drain-allocs/op tell its share.
 
 // drainEvery is how many outcomes and questions a Drain takes.
 const drainEvery = 1024
@@ -41,9 +42,18 @@ var (
 // at is the time of the benchmark's i-th call.
 func at(i int) time.Time { return benchTime.Add(time.Duration(i) * time.Microsecond) }
 
-// order visits n places in an order without neighbours: 7919 is a prime that
-// divides none of the sizes.
-func order(i, n int) int { return i * 7919 % n }
+// walk visits n places in an order without neighbours.
+type walk struct{ at, stride, n int }
+
+// newWalk strides by a prime that divides none of the sizes.
+func newWalk(n int) walk { return walk{0, 7919 % n, n} }
+
+func (w *walk) next() int {
+	if w.at += w.stride; w.at >= w.n {
+		w.at -= w.n
+	}
+	return w.at
+}
 
 // benchLabels names n targets, in strings of their own.
 func benchLabels(n int) []breaker.Labels {
@@ -123,12 +133,16 @@ func halfOfCalls(c gobreaker.Counts) bool {
 // of each breaker's calls, which trips no policy here.
 func fails(i, n int) bool { return i/n%4 == 3 }
 
-// benchEngine is an Engine under load, with what it drains and how long that takes.
+// benchEngine is an Engine under load, with what its drains take. The timer is
+// stopped while that is measured.
 type benchEngine struct {
 	*breaker.Engine
+	b        *testing.B // nil while preparing
 	verdicts []breaker.Verdict
 	calls    int
 	drains   time.Duration
+	allocs   uint64
+	mem      [2]runtime.MemStats
 }
 
 func newBenchEngine(b *testing.B, rules []breaker.Rule) *benchEngine {
@@ -159,22 +173,35 @@ func (e *benchEngine) count(calls int) {
 	if e.calls += calls; e.calls/drainEvery == before {
 		return
 	}
+	if e.b == nil {
+		e.Drain()
+		return
+	}
+	e.b.StopTimer()
+	runtime.ReadMemStats(&e.mem[0])
+	e.b.StartTimer()
 	start := time.Now()
 	e.Drain()
 	e.drains += time.Since(start)
+	e.b.StopTimer()
+	runtime.ReadMemStats(&e.mem[1])
+	e.allocs += e.mem[1].Mallocs - e.mem[0].Mallocs
+	e.b.StartTimer()
 }
 
-// start forgets the preparations, and what follows is measured.
+// start ends the preparations, and what follows is measured.
 func (e *benchEngine) start(b *testing.B) {
 	e.Drain()
-	e.drains = 0
+	e.b, e.calls = b, 0
 	runtime.GC()
 	b.ReportAllocs()
 }
 
-// stop tells the share of the drains, which is in ns/op too.
+// stop tells the share of the drains, which is in ns/op and allocs/op too.
 func (e *benchEngine) stop(b *testing.B, perOp int) {
 	b.ReportMetric(float64(e.drains.Nanoseconds())/float64(b.N), "drain-ns/op")
+	b.ReportMetric(float64(e.allocs)/float64(b.N), "drain-allocs/op")
+	e.b = nil
 	if perOp > 1 {
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*perOp), "ns/outcome")
 	}
@@ -216,12 +243,13 @@ func BenchmarkEngine(b *testing.B) {
 				for i := range batch {
 					batch[i] = breaker.Outcome{Duration: time.Second}
 				}
+				places := newWalk(n)
 				e.start(b)
 				i := 0
 				for b.Loop() {
 					for k := range batch {
 						o := &batch[k]
-						o.Labels, o.Cause = labels[order(i, n)], breaker.OK
+						o.Labels, o.Cause = labels[places.next()], breaker.OK
 						if change != nil {
 							change(i, o)
 						}
@@ -257,10 +285,11 @@ func BenchmarkEngine(b *testing.B) {
 				e.report(benchTime, []breaker.Outcome{{Labels: l, Cause: breaker.ServerError}})
 			}
 			labels := benchLabels(n)
+			places := newWalk(n)
 			e.start(b)
 			i := 0
 			for b.Loop() {
-				if g := e.ask(at(i), labels[order(i, n)]); g.Allowed {
+				if g := e.ask(at(i), labels[places.next()]); g.Allowed {
 					b.Fatal("an open breaker lets a call through")
 				}
 				i++
@@ -272,10 +301,11 @@ func BenchmarkEngine(b *testing.B) {
 			e := newBenchEngine(b, oneRule())
 			e.warm(b, benchLabels(n))
 			labels := benchLabels(n)
+			places := newWalk(n)
 			e.start(b)
 			i := 0
 			for b.Loop() {
-				if g := e.ask(at(i), labels[order(i, n)]); !g.Allowed || g.Probe {
+				if g := e.ask(at(i), labels[places.next()]); !g.Allowed || g.Probe {
 					b.Fatalf("a closed breaker answers %+v", g)
 				}
 				i++
@@ -287,10 +317,11 @@ func BenchmarkEngine(b *testing.B) {
 			e.warm(b, benchLabels(n))
 			labels := benchLabels(n)
 			batch := []breaker.Outcome{{Duration: time.Second}}
+			places := newWalk(n)
 			e.start(b)
 			i := 0
 			for b.Loop() {
-				l := labels[order(i, n)]
+				l := labels[places.next()]
 				batch[0].Labels, batch[0].Cause = l, breaker.OK
 				batch[0].Permit = e.ask(at(i), l).Permit
 				if v := e.report(at(i), batch); v[0].Duplicate {
@@ -309,11 +340,12 @@ func BenchmarkEngine(b *testing.B) {
 				batch[0] = breaker.Outcome{Labels: labels[i], Cause: breaker.OK}
 				e.report(benchTime, batch)
 			}
+			places := newWalk(n)
 			e.start(b)
 			i := 0
 			now := benchTime
 			for b.Loop() {
-				l := labels[order(i, n)]
+				l := labels[places.next()]
 				batch[0] = breaker.Outcome{Labels: l, Cause: breaker.ServerError}
 				e.report(now, batch)
 				now = now.Add(time.Second)
@@ -348,12 +380,13 @@ func BenchmarkGobreaker(b *testing.B) {
 					}
 				}
 				keys := benchKeys(n)
+				places := newWalk(n)
 				runtime.GC()
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
 					call, want := req(i)
-					if _, err := find.get(keys[order(i, n)]).Execute(call); err != want {
+					if _, err := find.get(keys[places.next()]).Execute(call); err != want {
 						b.Fatalf("%v, want %v", err, want)
 					}
 					i++
@@ -372,11 +405,12 @@ func BenchmarkGobreaker(b *testing.B) {
 		b.Run("permit/"+size.name, func(b *testing.B) {
 			find := newByName(n, func() *tscb { return gobreaker.NewTwoStepCircuitBreaker[any](closed) })
 			keys := benchKeys(n)
+			places := newWalk(n)
 			runtime.GC()
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				if _, err := find.get(keys[order(i, n)]).Allow(); err != nil {
+				if _, err := find.get(keys[places.next()]).Allow(); err != nil {
 					b.Fatal(err)
 				}
 				i++
@@ -385,11 +419,12 @@ func BenchmarkGobreaker(b *testing.B) {
 		b.Run("permit-report/"+size.name, func(b *testing.B) {
 			find := newByName(n, func() *tscb { return gobreaker.NewTwoStepCircuitBreaker[any](closed) })
 			keys := benchKeys(n)
+			places := newWalk(n)
 			runtime.GC()
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				done, err := find.get(keys[order(i, n)]).Allow()
+				done, err := find.get(keys[places.next()]).Allow()
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -402,11 +437,12 @@ func BenchmarkGobreaker(b *testing.B) {
 			s := gobreaker.Settings{ReadyToTrip: inRow(1), Timeout: 1}
 			find := newByName(n, func() *tscb { return gobreaker.NewTwoStepCircuitBreaker[any](s) })
 			keys := benchKeys(n)
+			places := newWalk(n)
 			runtime.GC()
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				key := keys[order(i, n)]
+				key := keys[places.next()]
 				done, err := find.get(key).Allow()
 				if err != nil {
 					b.Fatal(err)
@@ -438,11 +474,12 @@ func BenchmarkFailsafe(b *testing.B) {
 			for i := range rings {
 				rings[i] = closed()
 			}
+			places := newWalk(n)
 			runtime.GC()
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				rings[order(i, n)].RecordSuccess()
+				rings[places.next()].RecordSuccess()
 				i++
 			}
 		})
@@ -450,11 +487,12 @@ func BenchmarkFailsafe(b *testing.B) {
 			b.Run(name+"/"+size.name, func(b *testing.B) {
 				find := newByName(n, build)
 				keys := benchKeys(n)
+				places := newWalk(n)
 				runtime.GC()
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					if !do(i, find.get(keys[order(i, n)])) {
+					if !do(i, find.get(keys[places.next()])) {
 						b.Fatal("the breaker answers otherwise than it should")
 					}
 					i++
@@ -555,79 +593,93 @@ func BenchmarkMemory(b *testing.B) {
 	})
 }
 
-// BenchmarkRestore restores a million breakers with windows of 100 calls, one in
-// twenty of them failed: from the form that Snapshot gives, and from the JSON
-// that a table keeps of each.
+// BenchmarkRestore restores a million breakers with windows of 100 calls, five
+// of them failed: from the form that Snapshot gives, and from the JSON that a
+// table keeps of each. It wants some gigabytes, and is left out when short.
 func BenchmarkRestore(b *testing.B) {
+	if testing.Short() {
+		b.Skip("a million breakers take their time")
+	}
 	const n = 1_000_000
 	cfg := breaker.Config{Rules: oneRule(), Key: benchKey, MaxBreakers: n}
-	build := func(b *testing.B) breaker.Snapshot {
-		b.Helper()
+	clock, rows := savedRows(b, cfg, n)
+	decode := func() breaker.Snapshot {
+		snap := breaker.Snapshot{Clock: clock, States: make([]breaker.Saved, n)}
+		for i, row := range rows {
+			if err := json.Unmarshal(row, &snap.States[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return snap
+	}
+	restore := func(b *testing.B, get func() breaker.Snapshot) *breaker.Engine {
 		e, err := breaker.New(cfg)
 		if err != nil {
 			b.Fatal(err)
 		}
-		batch := make([]breaker.Outcome, 100)
-		for i, l := range benchLabels(n) {
-			for k := range batch {
-				batch[k] = breaker.Outcome{Labels: l, Cause: breaker.OK, Duration: time.Second}
-				if k%20 == i%20 {
-					batch[k].Cause, batch[k].HTTPStatus, batch[k].Error = breaker.ServerError, 500, "internal server error"
-				}
-			}
-			e.Report(benchTime, batch)
-			if i%10 == 0 {
-				e.Drain()
-			}
-		}
-		e.Drain()
+		runtime.GC()
 		start := time.Now()
-		snap := e.Snapshot()
-		b.Logf("a snapshot of %d breakers took %s", len(snap.States), time.Since(start).Round(time.Millisecond))
-		return snap
-	}
-	restore := func(b *testing.B, decode func() breaker.Snapshot) {
-		for b.Loop() {
-			e, err := breaker.New(cfg)
-			if err != nil {
-				b.Fatal(err)
-			}
-			runtime.GC()
-			start := time.Now()
-			if err := e.Restore(decode()); err != nil {
-				b.Fatal(err)
-			}
-			b.ReportMetric(time.Since(start).Seconds(), "restore-s")
-			l := breaker.Labels{Machine: "gpu-node-1234.lab.example", Model: "qwen3-30b-a3b-instruct-5"}
-			if v, ok := e.Breaker(benchTime, breaker.Name("errors", l)); !ok || v.Calls != 100 || v.Failures != 5 {
-				b.Fatalf("a restored breaker is %+v, want 5 failures of 100 calls", v)
-			}
+		if err := e.Restore(get()); err != nil {
+			b.Fatal(err)
 		}
+		b.ReportMetric(time.Since(start).Seconds(), "restore-s")
+		l := breaker.Labels{Machine: fmt.Sprintf(savedMachine, n-1), Model: "qwen3-30b-a3b-instruct-0"}
+		if v, ok := e.Breaker(benchTime, breaker.Name("errors", l)); !ok || v.Calls != 100 || v.Failures != 5 {
+			b.Fatalf("the last of the restored breakers is %+v, want 5 failures of 100 calls", v)
+		}
+		return e
 	}
-	b.Run("saved", func(b *testing.B) {
-		snap := build(b)
-		restore(b, func() breaker.Snapshot { return snap })
-	})
 	b.Run("json", func(b *testing.B) {
-		snap := build(b)
-		rows := make([][]byte, len(snap.States))
-		for i := range snap.States {
-			row, err := json.Marshal(snap.States[i])
-			if err != nil {
-				b.Fatal(err)
-			}
-			rows[i] = row
+		for b.Loop() {
+			restore(b, decode)
 		}
-		snap.States = nil
-		restore(b, func() breaker.Snapshot {
-			decoded := snap
-			decoded.States = make([]breaker.Saved, len(rows))
-			for i, row := range rows {
-				if err := json.Unmarshal(row, &decoded.States[i]); err != nil {
-					b.Fatal(err)
-				}
-			}
-			return decoded
-		})
 	})
+	b.Run("saved", func(b *testing.B) {
+		snap := decode()
+		for b.Loop() {
+			e := restore(b, func() breaker.Snapshot { return snap })
+			start := time.Now()
+			if got := len(e.Snapshot().States); got != n {
+				b.Fatalf("the snapshot has %d breakers, want %d", got, n)
+			}
+			b.ReportMetric(time.Since(start).Seconds(), "snapshot-s")
+		}
+	})
+}
+
+// savedMachine is the name of the i-th machine that savedRows makes.
+const savedMachine = "gpu-node-%07d.lab.example"
+
+// savedRows makes the saved form of n breakers out of a hundred real ones,
+// whose windows differ, by giving them other machines' names.
+func savedRows(b *testing.B, cfg breaker.Config, n int) (breaker.Clock, [][]byte) {
+	b.Helper()
+	e, err := breaker.New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	const samples = 100
+	for i := range samples {
+		batch := make([]breaker.Outcome, 100)
+		for k := range batch {
+			batch[k] = breaker.Outcome{
+				Labels: breaker.Labels{Agent: "coder-07", Machine: fmt.Sprintf(savedMachine, i), Model: "qwen3-30b-a3b-instruct-0"},
+				Cause:  breaker.OK, Duration: time.Second,
+			}
+			if k*7%20 == i%20 {
+				batch[k].Cause, batch[k].HTTPStatus, batch[k].Error = breaker.ServerError, 500, "internal server error"
+			}
+		}
+		e.Report(benchTime, batch)
+	}
+	snap := e.Snapshot()
+	rows := make([][]byte, n)
+	for i := range rows {
+		sample, err := json.Marshal(snap.States[i%samples])
+		if err != nil {
+			b.Fatal(err)
+		}
+		rows[i] = bytes.ReplaceAll(sample, fmt.Appendf(nil, savedMachine, i%samples), fmt.Appendf(nil, savedMachine, i))
+	}
+	return snap.Clock, rows
 }

@@ -812,7 +812,6 @@ func (e *Engine) Advance(now time.Time) {
 // Drain takes everything that happened since the last Drain, in order.
 func (e *Engine) Drain() Batch {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
 		e.seq++ // brought about by time while somebody only looked
 	}
@@ -822,12 +821,10 @@ func (e *Engine) Drain() Batch {
 	for _, a := range e.asks {
 		batch.Asks = append(batch.Asks, *a)
 	}
-	slices.SortFunc(batch.Asks, func(a, b Asked) int {
-		return cmp.Or(a.At.Compare(b.At), byLabels(&a.Labels, &b.Labels), cmp.Compare(a.Reason, b.Reason))
-	})
+	copies := newCopier(len(e.dirty))
 	for _, b := range e.dirty {
 		if b.dirty {
-			batch.States = append(batch.States, b.save())
+			copies.add(b)
 			b.dirty = false
 		}
 	}
@@ -836,6 +833,11 @@ func (e *Engine) Drain() Batch {
 	e.spare = nil
 	clear(e.asks)
 	e.dirty = e.dirty[:0]
+	e.mu.Unlock()
+	batch.States = copies.named()
+	slices.SortFunc(batch.Asks, func(a, b Asked) int {
+		return cmp.Or(a.At.Compare(b.At), byLabels(&a.Labels, &b.Labels), cmp.Compare(a.Reason, b.Reason))
+	})
 	return batch
 }
 

@@ -314,17 +314,20 @@ type Saved struct {
 	State   State
 	Era     uint64
 	RetryAt time.Time
-	full    savedState
+	// kept is a copy from a running engine, full what was read; one is set.
+	kept *breaker
+	full *savedState
 }
 
 // MarshalJSON writes the whole state.
-func (s Saved) MarshalJSON() ([]byte, error) { return json.Marshal(s.full) }
+func (s Saved) MarshalJSON() ([]byte, error) { return json.Marshal(s.whole()) }
 
 // UnmarshalJSON reads what MarshalJSON wrote, of this version or an older one.
 func (s *Saved) UnmarshalJSON(data []byte) error {
-	if err := json.Unmarshal(data, &s.full); err != nil {
+	f := &savedState{}
+	if err := json.Unmarshal(data, f); err != nil {
 		return err
 	}
-	s.fill()
+	*s = Saved{f.Name, f.Rule, f.Labels, f.State, f.Era, f.RetryAt.time(), nil, f}
 	return nil
 }

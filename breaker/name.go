@@ -5,30 +5,38 @@ import (
 	"strings"
 )
 
-var nameEscaper = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`, `{`, `\{`, `}`, `\}`)
-
 // Name is a breaker's name: rule{machine=gpu-box,model=m}, the labels of the
 // rule's scope in the order agent, machine, model, provider, with \ , = { }
 // escaped by a backslash.
-func Name(rule string, l Labels) string {
-	var b strings.Builder
-	b.WriteString(rule)
+func Name(rule string, l Labels) string { return string(appendName(nil, rule, &l)) }
+
+// appendName appends what Name gives.
+func appendName(to []byte, rule string, l *Labels) []byte {
+	to = append(to, rule...)
 	sep := byte('{')
 	for i, value := range [...]string{l.Agent, l.Machine, l.Model, l.Provider} {
 		if value == "" {
 			continue
 		}
-		b.WriteByte(sep)
+		to = append(to, sep)
 		sep = ','
-		b.WriteString(scopeWords[i])
-		b.WriteByte('=')
-		_, _ = nameEscaper.WriteString(&b, value) // a Builder never fails
+		to = append(to, scopeWords[i]...)
+		to = append(to, '=')
+		for {
+			i := strings.IndexAny(value, `\,={}`)
+			if i < 0 {
+				break
+			}
+			to = append(to, value[:i]...)
+			to = append(to, '\\', value[i])
+			value = value[i+1:]
+		}
+		to = append(to, value...)
 	}
 	if sep == '{' {
-		b.WriteByte(sep)
+		to = append(to, sep)
 	}
-	b.WriteByte('}')
-	return b.String()
+	return append(to, '}')
 }
 
 // ParseName reads what Name wrote.

@@ -48,35 +48,129 @@ type savedState struct {
 	Used         instant            `json:"used,omitempty"`
 }
 
-// save copies the breaker's whole state, sharing nothing that changes.
-func (b *breaker) save() Saved {
+// copier copies breakers for whoever writes them, into a few large pieces of
+// memory: it is all that storing costs under the engine's lock.
+type copier struct {
+	states    []Saved
+	breakers  []breaker
+	calls     []calls
+	bits      []uint64
+	causes    []Cause
+	faults    []faults
+	pasts     []past
+	watchers  []watchers
+	reporters []reporter
+}
+
+func newCopier(n int) *copier {
+	return &copier{states: make([]Saved, 0, n), breakers: make([]breaker, 0, n)}
+}
+
+// put copies all of from to the end of slab and returns the copy.
+func put[T any](slab *[]T, from ...T) []T {
+	start := len(*slab)
+	*slab = append(*slab, from...)
+	return (*slab)[start:len(*slab):len(*slab)]
+}
+
+// add copies a breaker's whole state, sharing nothing that changes.
+func (c *copier) add(from *breaker) {
+	b := &put(&c.breakers, *from)[0]
+	b.next = nil
+	if w := from.calls; w != nil {
+		b.calls = &put(&c.calls, *w)[0]
+		b.calls.bits, b.calls.failed = put(&c.bits, w.bits...), put(&c.causes, w.failed...)
+		b.calls.who = slices.Clone(w.who)
+	}
+	if from.span != nil {
+		w := from.span.clone()
+		b.span = &w
+	}
+	if f := from.faults; f != nil {
+		b.faults = &put(&c.faults, *f)[0]
+		b.faults.causes = slices.Clone(f.causes)
+	}
+	if p := from.past; p != nil {
+		b.past = &put(&c.pasts, *p)[0]
+		b.past.leases, b.past.expired = copyLeases(p.leases), copyLeases(p.expired)
+		if p.override != nil {
+			o := *p.override
+			b.past.override = &o
+		}
+	}
+	if w := from.who; w != nil {
+		b.who = &put(&c.watchers, *w)[0]
+		b.who.agents, b.who.models = put(&c.reporters, w.agents...), put(&c.reporters, w.models...)
+		b.who.runAgents, b.who.runModels = slices.Clone(w.runAgents), slices.Clone(w.runModels)
+	}
+	c.states = append(c.states, Saved{
+		Rule: b.rule.Name, Labels: b.labels(), State: b.state, Era: b.era, RetryAt: b.retryAt.time(), kept: b,
+	})
+}
+
+func copyLeases(list []*lease) []*lease {
+	if len(list) == 0 {
+		return nil
+	}
+	copies := make([]*lease, len(list))
+	for i, l := range list {
+		one := *l
+		one.slots = nil
+		copies[i] = &one
+	}
+	return copies
+}
+
+// named gives the states, with their names, which it takes no lock to write.
+func (c *copier) named() []Saved {
+	var text []byte
+	ends := make([]int, len(c.states))
+	for i := range c.states {
+		s := &c.states[i]
+		text = appendName(text, s.Rule, &s.Labels)
+		ends[i] = len(text)
+	}
+	all, start := string(text), 0
+	for i, end := range ends {
+		c.states[i].Name = all[start:end]
+		start = end
+	}
+	return c.states
+}
+
+// saved is the stored form of a breaker that nobody changes meanwhile.
+func (b *breaker) saved() savedState {
 	f, p, w := b.failures(), b.was(), b.witnesses()
 	s := savedState{
 		Name: b.name(), Rule: b.rule.Name, Labels: b.labels(),
 		State: b.state, Era: b.era, EraAt: b.eraAt, OpenedAt: p.openedAt, RetryAt: b.retryAt, Floor: f.floor,
 		Cause: b.cause, Exponent: int(p.exponent), ClosedAt: p.closedAt, Incident: p.incident, Probes: int(p.probes),
-		Run: int(b.run), RunCauses: slices.Clone(f.causes), RunAgents: slices.Clone(w.runAgents), RunModels: slices.Clone(w.runModels),
-		Calls: b.calls.save(b.rule), Last: f.last.view(), Good: int(p.good), Lost: int(p.lost),
+		Run: int(b.run), RunCauses: f.causes, RunAgents: w.runAgents, RunModels: w.runModels,
+		Calls: b.calls.save(b.rule), Span: b.span, Last: f.last.view(),
+		Good: int(p.good), Lost: int(p.lost), Override: p.override,
 		Agents: saveReporters(w.agents), Models: saveReporters(w.models),
 		FailedProber: w.failedProber, OtherAsked: w.otherAsked,
 		WouldTrip: int(p.would), WouldSet: p.wouldSet, WouldEra: p.wouldEra, Used: b.used,
 	}
-	if b.span != nil && len(b.span.buckets) > 0 {
-		w := b.span.clone()
-		s.Span = &w
-	}
-	if p.override != nil {
-		o := *p.override
-		s.Override = &o
+	if b.span != nil && len(b.span.buckets) == 0 {
+		s.Span = nil
 	}
 	for _, l := range slices.Concat(p.leases, p.expired) {
-		c := *l
-		c.slots = nil
-		s.Leases = append(s.Leases, c)
+		s.Leases = append(s.Leases, *l)
 	}
-	saved := Saved{full: s}
-	saved.fill()
-	return saved
+	return s
+}
+
+// whole is the stored form of all of it.
+func (s *Saved) whole() *savedState {
+	switch {
+	case s.full != nil:
+		return s.full
+	case s.kept != nil:
+		full := s.kept.saved()
+		return &full
+	}
+	return &savedState{Name: s.Name, Rule: s.Rule, Labels: s.Labels, State: s.State, Era: s.Era, RetryAt: fromTime(s.RetryAt)}
 }
 
 func saveReporters(list []reporter) map[string]instant {
@@ -102,20 +196,16 @@ func restoreReporters(saved map[string]instant, need int) []reporter {
 	return list[:min(len(list), need)]
 }
 
-// fill copies what others may read out of the whole.
-func (s *Saved) fill() {
-	f := &s.full
-	s.Name, s.Rule, s.Labels, s.State, s.Era, s.RetryAt = f.Name, f.Rule, f.Labels, f.State, f.Era, f.RetryAt.time()
-}
-
 // Snapshot is everything that the engine knows, as of now.
 func (e *Engine) Snapshot() Snapshot {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes(), Lately: e.judge.all(e.now)}
+	copies := newCopier(0)
 	for b := range e.every {
-		snap.States = append(snap.States, b.save())
+		copies.add(b)
 	}
+	e.mu.Unlock()
+	snap.States = copies.named()
 	slices.SortFunc(snap.States, func(a, b Saved) int { return strings.Compare(a.Name, b.Name) })
 	return snap
 }
@@ -135,7 +225,7 @@ func (e *Engine) Restore(snap Snapshot) error {
 	e.now, e.era, e.permits = fromTime(clock.Now), clock.Era, clock.Permit
 	e.seq, e.drained = clock.Seq, clock.Seq
 	for i := range snap.States {
-		s := &snap.States[i].full
+		s := snap.States[i].whole()
 		if s.Era > e.era {
 			return fmt.Errorf("restore %s: era %d is past the engine's counter, %d", s.Name, s.Era, e.era)
 		}
@@ -204,11 +294,12 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 		run: int32(s.Run), used: s.Used, calls: s.Calls.restore(r),
 	}
 	if s.Span != nil && r.Trip.Window.Span > 0 {
-		b.span = s.Span
+		w := s.Span.clone()
+		b.span = &w
 	}
 	if s.Last != nil || s.Floor != 0 || s.Run > 0 {
 		f := b.fault()
-		f.causes, f.floor = s.RunCauses, s.Floor
+		f.causes, f.floor = slices.Clone(s.RunCauses), s.Floor
 		if l := s.Last; l != nil {
 			f.last = lastFailure{fromTime(l.At), l.Agent, l.Model, l.Error, l.Duration, int32(l.Status), l.Cause}
 		}
@@ -223,7 +314,7 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 	if w := b.watched(); w != nil {
 		w.agents = restoreReporters(s.Agents, r.Trip.Witnesses)
 		w.models = restoreReporters(s.Models, r.Trip.Models)
-		w.runAgents, w.runModels = s.RunAgents, s.RunModels
+		w.runAgents, w.runModels = slices.Clone(s.RunAgents), slices.Clone(s.RunModels)
 		w.failedProber, w.otherAsked = s.FailedProber, s.OtherAsked
 	}
 	for _, saved := range s.Leases {
