@@ -815,7 +815,7 @@ func (e *Engine) Drain() Batch {
 	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
 		e.seq++ // brought about by time while somebody only looked
 	}
-	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Lately: e.judge.drain(e.now), Evicted: e.evicted, Clock: e.clock()}
+	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
 	for _, a := range e.asks {
@@ -829,12 +829,17 @@ func (e *Engine) Drain() Batch {
 		}
 	}
 	e.drained = e.seq
-	e.transitions, e.outcomes, e.routes, e.evicted = nil, e.spare, nil, nil
+	e.transitions, e.routes, e.evicted = nil, nil, nil
+	if e.outcomes = e.spare; e.outcomes == nil {
+		e.outcomes = make([]Applied, 0, min(len(batch.Outcomes), maxSpare))
+	}
 	e.spare = nil
 	clear(e.asks)
 	e.dirty = e.dirty[:0]
+	e.judge.drain(copies)
+	now := e.now
 	e.mu.Unlock()
-	batch.States = copies.named()
+	batch.States, batch.Lately = copies.named(now)
 	slices.SortFunc(batch.Asks, func(a, b Asked) int {
 		return cmp.Or(a.At.Compare(b.At), byLabels(&a.Labels, &b.Labels), cmp.Compare(a.Reason, b.Reason))
 	})

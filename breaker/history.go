@@ -286,7 +286,7 @@ type Snapshot struct {
 type Lately struct {
 	Key  string
 	At   time.Time
-	full savedLately
+	full *savedLately
 }
 
 // LatelyFor is how long what was done lately matters to anybody.
@@ -297,10 +297,11 @@ func (l Lately) MarshalJSON() ([]byte, error) { return json.Marshal(l.full) }
 
 // UnmarshalJSON reads what MarshalJSON wrote, of this version or an older one.
 func (l *Lately) UnmarshalJSON(data []byte) error {
-	if err := json.Unmarshal(data, &l.full); err != nil {
+	full := &savedLately{}
+	if err := json.Unmarshal(data, full); err != nil {
 		return err
 	}
-	l.Key = l.full.key()
+	l.Key, l.full = string(full.appendKey(nil)), full
 	return nil
 }
 

@@ -1,9 +1,7 @@
 package breaker
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -35,9 +33,9 @@ type target struct {
 }
 
 type answerMinute struct {
-	fastest time.Duration
-	index   int32 // minutes since 1970
-	n       uint32
+	Fastest time.Duration `json:"fastest"`
+	Index   int32         `json:"i"` // minutes since 1970
+	N       uint32        `json:"n"`
 }
 
 // contacts is what an agent has reached and failed to reach lately.
@@ -66,8 +64,10 @@ type contact struct {
 
 // remembered is a target, an agent's contacts or a machine's reach.
 type remembered interface {
-	save() savedLately
-	stored()
+	// copy copies it for whoever writes it.
+	copy(*copier) savedLately
+	// taken notes that it was.
+	taken()
 }
 
 const (
@@ -184,20 +184,20 @@ func (t *target) add(ended instant, took time.Duration) {
 	oldest := 0
 	for i := len(t.minutes) - 1; i >= 0; i-- {
 		m := &t.minutes[i]
-		if m.index == index {
-			m.n++
-			m.fastest = min(m.fastest, took)
+		if m.Index == index {
+			m.N++
+			m.Fastest = min(m.Fastest, took)
 			return
 		}
-		if m.index < t.minutes[oldest].index {
+		if m.Index < t.minutes[oldest].Index {
 			oldest = i
 		}
 	}
-	now := answerMinute{fastest: took, index: index, n: 1}
+	now := answerMinute{Fastest: took, Index: index, N: 1}
 	switch {
 	case len(t.minutes) < hasteMinutes:
 		t.minutes = append(t.minutes, now)
-	case t.minutes[oldest].index < index:
+	case t.minutes[oldest].Index < index:
 		t.minutes[oldest] = now
 	}
 }
@@ -206,11 +206,11 @@ func (t *target) add(ended instant, took time.Duration) {
 func (t *target) hasty(ended instant, limit time.Duration) bool {
 	now, n := int32(ended/minute), uint32(0)
 	for _, m := range t.minutes {
-		if m.index > now-hasteMinutes && m.index <= now {
-			if m.fastest <= limit {
+		if m.Index > now-hasteMinutes && m.Index <= now {
+			if m.Fastest <= limit {
 				return false
 			}
-			n += m.n
+			n += m.N
 		}
 	}
 	return n >= hasteAnswers
@@ -280,23 +280,17 @@ func (j *judge) offline(agent, machine string, at instant) bool {
 // savedLately is the stored form of what is remembered: Kind says of what.
 // Fields are only ever added; a meaning that changes gets a new name.
 type savedLately struct {
-	Kind     string        `json:"kind"` // agent, machine or target
-	Name     string        `json:"name"`
-	Model    string        `json:"model,omitempty"`
-	At       instant       `json:"at"` // of the last of it
-	Minutes  []savedMinute `json:"minutes,omitempty"`
-	ColdFrom instant       `json:"cold_from,omitempty"`
-	Failed   []contact     `json:"failed,omitempty"`
-	By       []contact     `json:"by,omitempty"`
-	Permits  *savedPermits `json:"permits,omitempty"`
-	Word     instant       `json:"word,omitempty"`
-	Returned instant       `json:"returned,omitempty"`
-}
-
-type savedMinute struct {
-	Index   int32         `json:"i"`
-	N       uint32        `json:"n"`
-	Fastest time.Duration `json:"fastest"`
+	Kind     string         `json:"kind"` // agent, machine or target
+	Name     string         `json:"name"`
+	Model    string         `json:"model,omitempty"`
+	At       instant        `json:"at"` // of the last of it
+	Minutes  []answerMinute `json:"minutes,omitempty"`
+	ColdFrom instant        `json:"cold_from,omitempty"`
+	Failed   []contact      `json:"failed,omitempty"`
+	By       []contact      `json:"by,omitempty"`
+	Permits  *savedPermits  `json:"permits,omitempty"`
+	Word     instant        `json:"word,omitempty"`
+	Returned instant        `json:"returned,omitempty"`
 }
 
 const (
@@ -305,88 +299,64 @@ const (
 	kindTarget  = "target"
 )
 
-// key is unique, and separates by what no label holds.
-func (s *savedLately) key() string { return strings.Join([]string{s.Kind, s.Name, s.Model}, "\x1f") }
-
-func (t *target) save() savedLately {
-	s := savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last, ColdFrom: t.coldFrom, Permits: t.permits.save()}
-	for _, m := range t.minutes {
-		s.Minutes = append(s.Minutes, savedMinute{m.index, m.n, m.fastest})
-	}
-	return s
+func (t *target) copy(c *copier) savedLately {
+	return savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last,
+		Minutes: put(&c.minutes, t.minutes...), ColdFrom: t.coldFrom, Permits: t.permits.save()}
 }
 
-func (c *contacts) save() savedLately {
-	return savedLately{Kind: kindAgent, Name: c.agent, At: c.reached, Failed: slices.Clone(c.failed), Word: c.word, Returned: c.returned}
+func (a *contacts) copy(c *copier) savedLately {
+	return savedLately{Kind: kindAgent, Name: a.agent, At: a.reached, Failed: put(&c.contacts, a.failed...), Word: a.word, Returned: a.returned}
 }
 
-func (m *reach) save() savedLately {
-	s := savedLately{Kind: kindMachine, Name: m.machine, At: max(m.by[0].At, m.by[1].At)}
-	for _, by := range m.by {
-		if by.Who != "" {
-			s.By = append(s.By, by)
-		}
+func (m *reach) copy(c *copier) savedLately {
+	n := 0
+	for n < len(m.by) && m.by[n].Who != "" {
+		n++
 	}
-	return s
+	return savedLately{Kind: kindMachine, Name: m.machine, At: max(m.by[0].At, m.by[1].At), By: put(&c.contacts, m.by[:n]...)}
 }
 
-func (t *target) stored()   { t.dirty = false }
-func (c *contacts) stored() { c.dirty = false }
-func (m *reach) stored()    { m.dirty = false }
-
-// drain takes what was touched since the last time.
-func (j *judge) drain(now instant) []Lately {
-	if len(j.touched) == 0 {
-		return nil
-	}
-	list := make([]Lately, 0, len(j.touched))
+// drain copies what was touched since the last time.
+func (j *judge) drain(c *copier) {
+	c.lately = make([]savedLately, 0, len(j.touched))
 	for _, r := range j.touched {
-		r.stored()
-		list = append(list, lately(r, now))
+		c.lately = append(c.lately, r.copy(c))
+		r.taken()
 	}
 	j.touched = j.touched[:0]
-	return list
 }
 
-// lately is the stored form; its time is now, from when on it gets old.
-func lately(r remembered, now instant) Lately {
-	l := Lately{At: now.time(), full: r.save()}
-	l.Key = l.full.key()
-	return l
-}
-
-// all lists what is remembered, by key.
-func (j *judge) all(now instant) []Lately {
-	list := make([]Lately, 0, len(j.targets)+len(j.agents)+len(j.machines))
+// all copies what is remembered.
+func (j *judge) all(c *copier) {
 	for _, t := range j.targets {
-		list = append(list, lately(t, now))
+		c.lately = append(c.lately, t.copy(c))
 	}
-	for _, c := range j.agents {
-		list = append(list, lately(c, now))
+	for _, a := range j.agents {
+		c.lately = append(c.lately, a.copy(c))
 	}
 	for _, m := range j.machines {
-		list = append(list, lately(m, now))
+		c.lately = append(c.lately, m.copy(c))
 	}
-	slices.SortFunc(list, func(a, b Lately) int { return cmp.Compare(a.Key, b.Key) })
-	return list
 }
+
+func (t *target) taken()   { t.dirty = false }
+func (a *contacts) taken() { a.dirty = false }
+func (m *reach) taken()    { m.dirty = false }
 
 // restoreLately takes back what is remembered.
 func (e *Engine) restoreLately(list []Lately) {
 	j := &e.judge
 	for i := range list {
-		s := &list[i].full
+		s := list[i].full
 		switch s.Kind {
 		case kindTarget:
 			t := j.target(place{s.Name, s.Model})
 			t.last, t.coldFrom = s.At, s.ColdFrom
-			for _, m := range s.Minutes {
-				t.minutes = append(t.minutes, answerMinute{m.Fastest, m.Index, m.N})
-			}
+			t.minutes = slices.Clone(s.Minutes)
 			e.restorePermits(t, s.Permits)
 		case kindAgent:
 			c := j.agent(s.Name)
-			c.reached, c.failed, c.word, c.returned = s.At, s.Failed, s.Word, s.Returned
+			c.reached, c.failed, c.word, c.returned = s.At, slices.Clone(s.Failed), s.Word, s.Returned
 		case kindMachine:
 			copy(j.machine(s.Name).by[:], s.By)
 		}

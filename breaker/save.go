@@ -60,6 +60,9 @@ type copier struct {
 	pasts     []past
 	watchers  []watchers
 	reporters []reporter
+	lately    []savedLately
+	minutes   []answerMinute
+	contacts  []contact
 }
 
 func newCopier(n int) *copier {
@@ -121,21 +124,41 @@ func copyLeases(list []*lease) []*lease {
 	return copies
 }
 
-// named gives the states, with their names, which it takes no lock to write.
-func (c *copier) named() []Saved {
-	var text []byte
-	ends := make([]int, len(c.states))
+// named gives the states with their names, and what was done lately with its
+// keys and the time from when on it gets old: nothing here needs a lock.
+func (c *copier) named(now instant) ([]Saved, []Lately) {
+	text := make([]byte, 0, 64*(len(c.states)+len(c.lately)))
+	ends := make([]int, 0, len(c.states)+len(c.lately))
 	for i := range c.states {
-		s := &c.states[i]
-		text = appendName(text, s.Rule, &s.Labels)
-		ends[i] = len(text)
+		text = appendName(text, c.states[i].Rule, &c.states[i].Labels)
+		ends = append(ends, len(text))
+	}
+	for i := range c.lately {
+		text = c.lately[i].appendKey(text)
+		ends = append(ends, len(text))
 	}
 	all, start := string(text), 0
-	for i, end := range ends {
-		c.states[i].Name = all[start:end]
-		start = end
+	next := func(i int) string {
+		word := all[start:ends[i]]
+		start = ends[i]
+		return word
 	}
-	return c.states
+	for i := range c.states {
+		c.states[i].Name = next(i)
+	}
+	lately := make([]Lately, len(c.lately))
+	for i := range lately {
+		lately[i] = Lately{Key: next(len(c.states) + i), At: now.time(), full: &c.lately[i]}
+	}
+	return c.states, lately
+}
+
+// appendKey appends a key that is unique: its parts are separated by what no
+// label holds.
+func (s *savedLately) appendKey(to []byte) []byte {
+	to = append(to, s.Kind...)
+	to = append(append(to, '\x1f'), s.Name...)
+	return append(append(to, '\x1f'), s.Model...)
 }
 
 // saved is the stored form of a breaker that nobody changes meanwhile.
@@ -198,15 +221,18 @@ func restoreReporters(saved map[string]instant, need int) []reporter {
 
 // Snapshot is everything that the engine knows, as of now.
 func (e *Engine) Snapshot() Snapshot {
-	e.mu.Lock()
-	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes(), Lately: e.judge.all(e.now)}
 	copies := newCopier(0)
+	e.mu.Lock()
+	now := e.now
+	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes()}
 	for b := range e.every {
 		copies.add(b)
 	}
+	e.judge.all(copies)
 	e.mu.Unlock()
-	snap.States = copies.named()
+	snap.States, snap.Lately = copies.named(now)
 	slices.SortFunc(snap.States, func(a, b Saved) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(snap.Lately, func(a, b Lately) int { return strings.Compare(a.Key, b.Key) })
 	return snap
 }
 
