@@ -99,7 +99,8 @@ type Engine struct {
 	spare       []Applied // the last batch's memory, given back
 	transitions []Transition
 	outcomes    []Applied
-	asks        map[askKey]*Asked
+	asks        []Asked
+	askPlaces   map[askKey]int // in asks
 	routes      []Routed
 	dirty       []*breaker
 	evicted     []string
@@ -134,7 +135,8 @@ func New(cfg Config) (*Engine, error) {
 		chains:   make(map[string]*chain, len(cfg.Chains)),
 		timed:    make(map[*breaker]struct{}),
 		nextDue:  math.MaxInt64,
-		asks:     make(map[askKey]*Asked),
+
+		askPlaces: make(map[askKey]int),
 	}
 	var errs []error
 	for i, r := range cfg.Rules {
@@ -423,7 +425,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	case due == 0:
 		e.permits++
 		e.seq++
-		e.asked(ct, ask, AskedGranted, nil).N++
+		e.asks[e.asked(ct, ask, AskedGranted, nil)].N++
 		g.Allowed = true
 		g.State, _ = e.summary(ct)
 		p := pass{era: e.era, num: e.permits, at: e.now}
@@ -465,7 +467,7 @@ func (e *Engine) probe(ct *circuit, ask *Ask, g *Grant) {
 		e.touch(b)
 		e.schedule(b)
 	}
-	e.asked(ct, ask, AskedProbe, nil).N++
+	e.asks[e.asked(ct, ask, AskedProbe, nil)].N++
 	e.granted(l, g)
 }
 
@@ -555,9 +557,10 @@ type refusal struct {
 	grant   Grant
 	// incidents are those behind it.
 	incidents []uint64
-	asked     *Asked // what the answer is counted in
+	asked     int // the place of what the answer is counted in
 	agent     string
-	drained   uint64 // by the drain that ended it
+	drained   uint64 // when that place was given
+	counted   bool   // whether it was
 }
 
 // refuse answers an ask that breakers refuse, or a write in doubt.
@@ -581,10 +584,11 @@ func (e *Engine) refuse(ct *circuit, ask *Ask, held *Write, g *Grant) {
 			ct.refusal = kept
 		}
 	}
-	if kept.asked == nil || kept.agent != ask.Agent || kept.drained != e.drained {
-		kept.asked, kept.agent, kept.drained = e.asked(ct, ask, g.Reason, kept.incidents), ask.Agent, e.drained
+	if !kept.counted || kept.agent != ask.Agent || kept.drained != e.drained {
+		kept.asked, kept.agent = e.asked(ct, ask, g.Reason, kept.incidents), ask.Agent
+		kept.drained, kept.counted = e.drained, true
 	}
-	kept.asked.N++
+	e.asks[kept.asked].N++
 	if held == nil {
 		g.Write = write
 	}
@@ -645,8 +649,8 @@ func (e *Engine) refusalOf(ct *circuit, agent string, held *Write, g *Grant) *re
 // are counted without their labels.
 const maxAsks = 100_000
 
-// asked is where answers of this kind are counted, by minute.
-func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64) *Asked {
+// asked is the place where answers of this kind are counted, by minute.
+func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64) int {
 	key := askKey{circuit: ct, agent: ask.Agent, minute: e.now / minute, reason: reason}
 	l := ask.Labels
 	if len(e.asks) >= maxAsks {
@@ -655,12 +659,13 @@ func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64)
 	for _, n := range incidents {
 		key.incidents += n
 	}
-	a := e.asks[key]
-	if a == nil {
-		a = &Asked{Labels: l, At: e.now.time(), Reason: reason, Incidents: incidents}
-		e.asks[key] = a
+	i, ok := e.askPlaces[key]
+	if !ok {
+		i = len(e.asks)
+		e.asks = append(e.asks, Asked{Labels: l, At: e.now.time(), Reason: reason, Incidents: incidents})
+		e.askPlaces[key] = i
 	}
-	return a
+	return i
 }
 
 // Release gives a permit back unused; duplicate is true when a word of it had
@@ -815,12 +820,9 @@ func (e *Engine) Drain() Batch {
 	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
 		e.seq++ // brought about by time while somebody only looked
 	}
-	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
+	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Asks: e.asks, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
-	for _, a := range e.asks {
-		batch.Asks = append(batch.Asks, *a)
-	}
 	copies := newCopier(len(e.dirty))
 	for _, b := range e.dirty {
 		if b.dirty {
@@ -834,15 +836,13 @@ func (e *Engine) Drain() Batch {
 		e.outcomes = make([]Applied, 0, min(len(batch.Outcomes), maxSpare))
 	}
 	e.spare = nil
-	clear(e.asks)
+	e.asks = make([]Asked, 0, min(len(batch.Asks), maxAsks))
+	clear(e.askPlaces)
 	e.dirty = e.dirty[:0]
 	e.judge.drain(copies)
 	now := e.now
 	e.mu.Unlock()
 	batch.States, batch.Lately = copies.named(now)
-	slices.SortFunc(batch.Asks, func(a, b Asked) int {
-		return cmp.Or(a.At.Compare(b.At), byLabels(&a.Labels, &b.Labels), cmp.Compare(a.Reason, b.Reason))
-	})
 	return batch
 }
 
