@@ -15,6 +15,8 @@ type circuit struct {
 	target   *target
 	reach    *reach
 	refusal  *refusal // the last one, nil for none
+	asked    int32    // where answers are counted, good for one drain
+	askedIn  uint32   // which it was
 	made     uint32   // the engine's counters when the shortcuts were set
 	gone     uint32
 	cleared  uint32

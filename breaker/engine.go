@@ -101,6 +101,7 @@ type Engine struct {
 	outcomes    []Applied
 	asks        []Asked
 	askPlaces   map[askKey]int // in asks
+	drains      uint32         // one more than there were: places in asks are good for one
 	routes      []Routed
 	dirty       []*breaker
 	evicted     []string
@@ -137,6 +138,7 @@ func New(cfg Config) (*Engine, error) {
 		nextDue:  math.MaxInt64,
 
 		askPlaces: make(map[askKey]int),
+		drains:    1,
 	}
 	var errs []error
 	for i, r := range cfg.Rules {
@@ -559,8 +561,7 @@ type refusal struct {
 	incidents []uint64
 	asked     int // the place of what the answer is counted in
 	agent     string
-	drained   uint64 // when that place was given
-	counted   bool   // whether it was
+	drains    uint32 // when that place was given; zero: never
 }
 
 // refuse answers an ask that breakers refuse, or a write in doubt.
@@ -584,9 +585,8 @@ func (e *Engine) refuse(ct *circuit, ask *Ask, held *Write, g *Grant) {
 			ct.refusal = kept
 		}
 	}
-	if !kept.counted || kept.agent != ask.Agent || kept.drained != e.drained {
-		kept.asked, kept.agent = e.asked(ct, ask, g.Reason, kept.incidents), ask.Agent
-		kept.drained, kept.counted = e.drained, true
+	if kept.drains != e.drains || kept.agent != ask.Agent {
+		kept.asked, kept.agent, kept.drains = e.asked(ct, ask, g.Reason, kept.incidents), ask.Agent, e.drains
 	}
 	e.asks[kept.asked].N++
 	if held == nil {
@@ -651,8 +651,23 @@ const maxAsks = 100_000
 
 // asked is the place where answers of this kind are counted, by minute.
 func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64) int {
-	key := askKey{circuit: ct, agent: ask.Agent, minute: e.now / minute, reason: reason}
 	l := ask.Labels
+	add := func() int {
+		e.asks = append(e.asks, Asked{Labels: l, At: e.now.time(), Reason: reason, Incidents: incidents})
+		return len(e.asks) - 1
+	}
+	// Most circuits are asked for by one agent and answer in one way between two
+	// drains: the first kind has its place in the circuit.
+	if ct.askedIn != e.drains && len(e.asks) < maxAsks {
+		ct.askedIn, ct.asked = e.drains, int32(add())
+		return int(ct.asked)
+	}
+	if ct.askedIn == e.drains {
+		if a := &e.asks[ct.asked]; a.Agent == ask.Agent && a.Reason == reason && fromTime(a.At)/minute == e.now/minute && slices.Equal(a.Incidents, incidents) {
+			return int(ct.asked)
+		}
+	}
+	key := askKey{circuit: ct, agent: ask.Agent, minute: e.now / minute, reason: reason}
 	if len(e.asks) >= maxAsks {
 		key.circuit, key.agent, l = nil, "", Labels{}
 	}
@@ -661,8 +676,7 @@ func (e *Engine) asked(ct *circuit, ask *Ask, reason string, incidents []uint64)
 	}
 	i, ok := e.askPlaces[key]
 	if !ok {
-		i = len(e.asks)
-		e.asks = append(e.asks, Asked{Labels: l, At: e.now.time(), Reason: reason, Incidents: incidents})
+		i = add()
 		e.askPlaces[key] = i
 	}
 	return i
@@ -833,12 +847,13 @@ func (e *Engine) Drain() Batch {
 	e.drained = e.seq
 	e.transitions, e.routes, e.evicted = nil, nil, nil
 	if e.outcomes = e.spare; e.outcomes == nil {
-		e.outcomes = make([]Applied, 0, min(len(batch.Outcomes), maxSpare))
+		e.outcomes = make([]Applied, 0, min(len(batch.Outcomes), 1024))
 	}
 	e.spare = nil
-	e.asks = make([]Asked, 0, min(len(batch.Asks), maxAsks))
+	e.asks = make([]Asked, 0, min(len(batch.Asks), 1024))
 	clear(e.askPlaces)
-	e.dirty = e.dirty[:0]
+	e.drains++
+	e.dirty = emptied(e.dirty)
 	e.judge.drain(copies)
 	now := e.now
 	e.mu.Unlock()
@@ -855,8 +870,8 @@ func (e *Engine) Reuse(batch Batch) {
 	}
 }
 
-// maxSpare bounds the memory that is kept for the next batch, in outcomes.
-const maxSpare = 65_536
+// maxSpare bounds the memory that is kept for the next batch, in entries.
+const maxSpare = 16_384
 
 // Backlog counts what waits for Drain, in entries.
 func (e *Engine) Backlog() int {

@@ -301,11 +301,11 @@ const (
 
 func (t *target) copy(c *copier) savedLately {
 	return savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last,
-		Minutes: put(&c.minutes, t.minutes...), ColdFrom: t.coldFrom, Permits: t.permits.save()}
+		Minutes: put(c, &c.minutes, t.minutes...), ColdFrom: t.coldFrom, Permits: t.permits.save()}
 }
 
 func (a *contacts) copy(c *copier) savedLately {
-	return savedLately{Kind: kindAgent, Name: a.agent, At: a.reached, Failed: put(&c.contacts, a.failed...), Word: a.word, Returned: a.returned}
+	return savedLately{Kind: kindAgent, Name: a.agent, At: a.reached, Failed: put(c, &c.contacts, a.failed...), Word: a.word, Returned: a.returned}
 }
 
 func (m *reach) copy(c *copier) savedLately {
@@ -313,7 +313,7 @@ func (m *reach) copy(c *copier) savedLately {
 	for n < len(m.by) && m.by[n].Who != "" {
 		n++
 	}
-	return savedLately{Kind: kindMachine, Name: m.machine, At: max(m.by[0].At, m.by[1].At), By: put(&c.contacts, m.by[:n]...)}
+	return savedLately{Kind: kindMachine, Name: m.machine, At: max(m.by[0].At, m.by[1].At), By: put(c, &c.contacts, m.by[:n]...)}
 }
 
 // drain copies what was touched since the last time.
@@ -323,7 +323,7 @@ func (j *judge) drain(c *copier) {
 		c.lately = append(c.lately, r.copy(c))
 		r.taken()
 	}
-	j.touched = j.touched[:0]
+	j.touched = emptied(j.touched)
 }
 
 // all copies what is remembered.
@@ -337,6 +337,16 @@ func (j *judge) all(c *copier) {
 	for _, m := range j.machines {
 		c.lately = append(c.lately, m.copy(c))
 	}
+}
+
+// emptied is the list without its entries, and without its memory when that is
+// more than most batches need.
+func emptied[T any](list []T) []T {
+	if cap(list) > maxSpare {
+		return nil
+	}
+	clear(list)
+	return list[:0]
 }
 
 func (t *target) taken()   { t.dirty = false }

@@ -51,6 +51,7 @@ type savedState struct {
 // copier copies breakers for whoever writes them, into a few large pieces of
 // memory: it is all that storing costs under the engine's lock.
 type copier struct {
+	piece     int // how much memory is taken at a time, in breakers
 	states    []Saved
 	breakers  []breaker
 	calls     []calls
@@ -65,12 +66,17 @@ type copier struct {
 	contacts  []contact
 }
 
+// newCopier makes one for n breakers.
 func newCopier(n int) *copier {
-	return &copier{states: make([]Saved, 0, n), breakers: make([]breaker, 0, n)}
+	return &copier{piece: min(n, 1024), states: make([]Saved, 0, n)}
 }
 
-// put copies all of from to the end of slab and returns the copy.
-func put[T any](slab *[]T, from ...T) []T {
+// put copies all of from to the end of a slab and returns the copy. A slab that
+// is full is left to its copies, and a new one begun.
+func put[T any](c *copier, slab *[]T, from ...T) []T {
+	if len(*slab)+len(from) > cap(*slab) {
+		*slab = make([]T, 0, max(c.piece, len(from)))
+	}
 	start := len(*slab)
 	*slab = append(*slab, from...)
 	return (*slab)[start:len(*slab):len(*slab)]
@@ -78,11 +84,11 @@ func put[T any](slab *[]T, from ...T) []T {
 
 // add copies a breaker's whole state, sharing nothing that changes.
 func (c *copier) add(from *breaker) {
-	b := &put(&c.breakers, *from)[0]
+	b := &put(c, &c.breakers, *from)[0]
 	b.next = nil
 	if w := from.calls; w != nil {
-		b.calls = &put(&c.calls, *w)[0]
-		b.calls.bits, b.calls.failed = put(&c.bits, w.bits...), put(&c.causes, w.failed...)
+		b.calls = &put(c, &c.calls, *w)[0]
+		b.calls.bits, b.calls.failed = put(c, &c.bits, w.bits...), put(c, &c.causes, w.failed...)
 		b.calls.who = slices.Clone(w.who)
 	}
 	if from.span != nil {
@@ -90,11 +96,11 @@ func (c *copier) add(from *breaker) {
 		b.span = &w
 	}
 	if f := from.faults; f != nil {
-		b.faults = &put(&c.faults, *f)[0]
+		b.faults = &put(c, &c.faults, *f)[0]
 		b.faults.causes = slices.Clone(f.causes)
 	}
 	if p := from.past; p != nil {
-		b.past = &put(&c.pasts, *p)[0]
+		b.past = &put(c, &c.pasts, *p)[0]
 		b.past.leases, b.past.expired = copyLeases(p.leases), copyLeases(p.expired)
 		if p.override != nil {
 			o := *p.override
@@ -102,8 +108,8 @@ func (c *copier) add(from *breaker) {
 		}
 	}
 	if w := from.who; w != nil {
-		b.who = &put(&c.watchers, *w)[0]
-		b.who.agents, b.who.models = put(&c.reporters, w.agents...), put(&c.reporters, w.models...)
+		b.who = &put(c, &c.watchers, *w)[0]
+		b.who.agents, b.who.models = put(c, &c.reporters, w.agents...), put(c, &c.reporters, w.models...)
 		b.who.runAgents, b.who.runModels = slices.Clone(w.runAgents), slices.Clone(w.runModels)
 	}
 	c.states = append(c.states, Saved{
@@ -221,9 +227,12 @@ func restoreReporters(saved map[string]instant, need int) []reporter {
 
 // Snapshot is everything that the engine knows, as of now.
 func (e *Engine) Snapshot() Snapshot {
-	copies := newCopier(0)
 	e.mu.Lock()
-	now := e.now
+	now, n := e.now, 0
+	for _, r := range e.rules {
+		n += r.size
+	}
+	copies := newCopier(n)
 	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes()}
 	for b := range e.every {
 		copies.add(b)
@@ -248,6 +257,15 @@ func (e *Engine) Restore(snap Snapshot) error {
 		return fmt.Errorf("restore: the engine is in use already")
 	}
 	clock := snap.Clock
+	sizes := make(map[*rule]int)
+	for i := range snap.States {
+		for _, r := range e.byName[snap.States[i].Rule] {
+			sizes[r]++
+		}
+	}
+	for r, n := range sizes {
+		r.breakers = make(map[uint64]*breaker, min(n, e.maxOf))
+	}
 	e.now, e.era, e.permits = fromTime(clock.Now), clock.Era, clock.Permit
 	e.seq, e.drained = clock.Seq, clock.Seq
 	for i := range snap.States {
