@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || true)
 RACE    := $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo -race)
 LDFLAGS := -s -w -X breakerbot/cmd/breakerbot/app.Version=$(VERSION)
 
-.PHONY: help demo run build test bench lint gofmt vet staticcheck fix tidy imports check clean go
+.PHONY: help demo run build test bench bench-engine lint gofmt vet staticcheck fix tidy imports check clean go
 
 help: ## list the targets
 	@echo "make demo    a simulated day with three outages, in about a minute"
@@ -17,6 +17,7 @@ help: ## list the targets
 	@echo "make check   the gate: gofmt, vet, staticcheck, go fix, go mod tidy, import directions, tests"
 	@echo "make lint    the gate without the tests"
 	@echo "make bench   the benchmarks"
+	@echo "make bench-engine  the engine against gobreaker and failsafe-go, with the goals, in about 5 minutes"
 	@echo "make clean   remove what was built; data is left alone"
 
 demo: build
@@ -37,7 +38,14 @@ test: go
 
 bench: go
 	@sh scripts/ensure-postgres.sh --always
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(GO) test -short -run '^$$' -bench . -benchmem ./...
+
+# The raw output stays in bin, for benchstat.
+bench-engine: go
+	@mkdir -p bin
+	$(GO) test -run '^$$' -bench '^Benchmark(Engine|Gobreaker|Failsafe)$$' -count 5 -benchtime 200ms -timeout 30m ./breaker > bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }
+	$(GO) test -run '^$$' -bench '^Benchmark(Memory|Restore)$$' -benchtime 1x -timeout 30m ./breaker >> bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }
+	@$(GO) run ./scripts/benchtable < bin/bench-engine.txt
 
 check: lint imports test
 	@echo "check: all is well"

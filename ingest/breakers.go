@@ -31,6 +31,7 @@ type (
 	// RulesBody is the answer of GET /v1/rules.
 	RulesBody struct {
 		Rules []breaker.Rule `json:"rules"`
+		Gates []Gate         `json:"gates"`
 	}
 )
 
@@ -203,5 +204,5 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	if err := knownQuery(r.URL.Query()); err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, RulesBody{Rules: core.Engine.Rules()})
+	return writeJSON(w, http.StatusOK, RulesBody{Rules: core.Engine.Rules(), Gates: s.Gates.List()})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,14 @@ func TestDecodeOutcomeWhole(t *testing.T) {
 	if o != want {
 		t.Errorf("got  %+v\nwant %+v", o, want)
 	}
+}
+
+func manyFields(n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf(`"f%d": []`, i))
+	}
+	return strings.Join(list, ",")
 }
 
 func TestDecodeOutcomeErrors(t *testing.T) {
@@ -84,6 +93,11 @@ func TestDecodeOutcomeErrors(t *testing.T) {
 		{`"response": ` + strings.Repeat("[", 70) + strings.Repeat("]", 70), "", "nests 71 deep: at most 64 are allowed"},
 		{`"allowed": ["a"]`, "allowed", "is an array: an object of field names with arrays of allowed values is needed"},
 		{`"allowed": {"id": "a"}`, "allowed", `has the string "a" under "id"`},
+		{`"allowed": {"` + strings.Repeat("k", 257) + `": []}`, "allowed", "of 257 bytes: at most 256 are allowed"},
+		{`"allowed": {"id": [1e999]}`, "allowed", `has a value under "id" that cannot be compared: a number is out of range`},
+		{`"allowed": {"id": [` + strings.Repeat("1,", 10_000) + `1]}`, "allowed", "has more than 10000 values: that many are allowed, of all fields together"},
+		{`"allowed": {"id": ["` + strings.Repeat("x", 1<<20) + `"]}`, "allowed", "bytes long: at most 1048576 are allowed"},
+		{`"allowed": {` + manyFields(201) + `}`, "allowed", "has more than 200 fields: that many are allowed"},
 		{`"timeout_ms": []`, "timeout_ms", "is an array"},
 		{`"write": 1`, "write", "true or false is needed"},
 		{`"idempotency_key": "` + long + `"`, "idempotency_key", "at most 128"},
@@ -193,8 +207,18 @@ func FuzzDecodeOutcome(f *testing.F) {
 	for _, s := range []string{`{}`, `[]`, `null`, `{"a":{"b":[1,"\"}",{}]}}`, `{"agent":"\ud800","machine":"m"}`, "{\"agent\":\"a\",\n\"machine\":\"m\"", `{"retry_after_s":"Sun, 01 Mar 2026 14:03:30 GMT"}`} {
 		f.Add([]byte(s))
 	}
+	for _, c := range gateCases {
+		f.Add([]byte(`{"agent":"a","machine":"m",` + c.outcome + `}`))
+	}
+	gates, err := NewGates([]Gate{{
+		MinChars: 5, Allow: []string{"yes"}, Schema: map[string]any{"properties": map[string]any{"n": map[string]any{"minimum": 0}}},
+		Required: []string{"a.b"}, Allowed: map[string][]any{"a.b": {1, "x"}}, MinDurationMS: 5,
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		o, errs, warnings := DecodeOutcome(raw, t0)
+		o, errs, warnings := Decoder{Gates: gates}.Outcome(raw, t0)
 		if !json.Valid(raw) {
 			if len(errs) != 1 || !strings.HasPrefix(errs[0].Message, "line ") {
 				t.Fatalf("invalid JSON: %v", errs)
@@ -206,6 +230,11 @@ func FuzzDecodeOutcome(f *testing.F) {
 				if !utf8.ValidString(m) || len(m) > 2000 {
 					t.Fatalf("message %q", m)
 				}
+			}
+		}
+		for _, e := range errs {
+			if field, _, _ := strings.Cut(e.Path, "."); field != "" && !slices.Contains(outcomeFields.names, field) {
+				t.Fatalf("an error about %q, which is no field", e.Path)
 			}
 		}
 		if len(errs) > 0 {

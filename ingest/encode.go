@@ -41,6 +41,7 @@ type VerdictBody struct {
 	Counted      []string      `json:"counted"`
 	Late         bool          `json:"late"`
 	Duplicate    bool          `json:"duplicate"`
+	InDoubt      bool          `json:"in_doubt,omitempty"` // a write of which nobody knows whether it took effect
 	WouldTrip    []string      `json:"would_trip,omitempty"`
 	State        breaker.State `json:"state"`
 	RetryAt      Millis        `json:"retry_at,omitzero"`
@@ -55,7 +56,7 @@ func VerdictJSON(v breaker.Verdict, now time.Time) VerdictBody {
 	}
 	return VerdictBody{
 		Cause: v.Cause, Class: v.Class, Latency: v.Latency, Counted: counted, Late: v.Late, Duplicate: v.Duplicate,
-		WouldTrip: v.WouldTrip, State: v.State, RetryAt: Millis{v.RetryAt}, RetryAfterMS: retryAfterMS(v.RetryAt, now),
+		InDoubt: v.InDoubt, WouldTrip: v.WouldTrip, State: v.State, RetryAt: Millis{v.RetryAt}, RetryAfterMS: retryAfterMS(v.RetryAt, now),
 	}
 }
 
@@ -70,6 +71,7 @@ type GrantBody struct {
 	RetryAt      Millis        `json:"retry_at,omitzero"`
 	RetryAfterMS *int64        `json:"retry_after_ms,omitempty"`
 	Breakers     []RefusalBody `json:"breakers,omitempty"`
+	Write        *WriteBody    `json:"write,omitempty"` // what is known of the write of the asker's idempotency key
 	Warnings     []Warning     `json:"warnings,omitempty"`
 }
 
@@ -87,7 +89,7 @@ type RefusalBody struct {
 
 // GrantJSON is the grant as POST /v1/permits answers it at now.
 func GrantJSON(g breaker.Grant, now time.Time) GrantBody {
-	body := GrantBody{Allowed: g.Allowed, Permit: g.Permit, Probe: g.Probe, State: g.State.String(), ExpiresAt: Millis{g.ExpiresAt}}
+	body := GrantBody{Allowed: g.Allowed, Permit: g.Permit, Probe: g.Probe, State: g.State.String(), ExpiresAt: Millis{g.ExpiresAt}, Write: writeOrNil(g.Write, now)}
 	if !g.Allowed {
 		body.Reason, body.RetryAt, body.RetryAfterMS = g.Reason, Millis{g.RetryAt}, retryAfterMS(g.RetryAt, now)
 		for _, v := range g.Breakers {

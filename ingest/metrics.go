@@ -28,9 +28,12 @@ var callBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120
 type metrics struct {
 	budget   *budget
 	outcomes *prometheus.CounterVec
+	gates    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	served   *prometheus.CounterVec
 	permits  *prometheus.CounterVec
+	routes   *prometheus.CounterVec
+	doubts   *prometheus.CounterVec
 	http     *prometheus.HistogramVec
 }
 
@@ -44,12 +47,18 @@ func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breaker
 		budget: &budget{max: maxSeries, seen: make(map[string]bool)},
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "breakerbot_outcomes_total", Help: "Outcomes taken, duplicates not counted."}, []string{"machine", "model", "class", "cause"}),
+		gates: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "breakerbot_gate_failures_total", Help: "Answers that a gate refused, duplicates not counted."}, []string{"machine", "model", "cause"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "breakerbot_call_duration_seconds", Help: "How long calls took, by the state of their circuit afterwards.", Buckets: callBuckets}, []string{"machine", "model", "state"}),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "breakerbot_served_total", Help: "Where the answers that agents used came from."}, []string{"machine", "model", "served"}),
 		permits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "breakerbot_permits_total", Help: "Answers to the question whether a call may be made."}, []string{"decision"}),
+		routes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "breakerbot_routes_total", Help: "Answers to the question which target of a chain to call: its first, a fallback, or degraded."}, []string{"chain", "answer"}),
+		doubts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "breakerbot_writes_in_doubt_total", Help: "Writes that ended so that nobody knows whether they took effect."}, []string{"machine", "model", "cause"}),
 		http: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "breakerbot_http_request_duration_seconds", Help: "How long HTTP requests took.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}, []string{"route", "code"}),
 	}
@@ -64,7 +73,7 @@ func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breaker
 			}
 		}
 	}
-	for _, c := range []prometheus.Collector{m.outcomes, m.duration, m.served, m.permits, m.http, info, states} {
+	for _, c := range []prometheus.Collector{m.outcomes, m.gates, m.duration, m.served, m.permits, m.routes, m.doubts, m.http, info, states} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -83,6 +92,24 @@ func (m *metrics) outcome(l breaker.Labels, o *breaker.Outcome, v *breaker.Verdi
 		machine, model = m.budget.admit(len(callBuckets)+3, "d", l.Machine, l.Model, state)
 		m.duration.WithLabelValues(machine, model, state).Observe(o.Duration.Seconds())
 	}
+}
+
+// inDoubt counts a write in doubt; labels are canonical.
+func (m *metrics) inDoubt(l breaker.Labels, cause breaker.Cause) {
+	machine, model := m.budget.admit(1, "w", l.Machine, l.Model, cause.String())
+	m.doubts.WithLabelValues(machine, model, cause.String()).Inc()
+}
+
+// route counts an answer for a chain, which is one of the configuration.
+func (m *metrics) route(chain, answer string) {
+	chain, _ = m.budget.admit(1, "r", chain, "", answer)
+	m.routes.WithLabelValues(chain, answer).Inc()
+}
+
+// gateFailure counts an answer that a gate refused; labels are canonical.
+func (m *metrics) gateFailure(l breaker.Labels, cause breaker.Cause) {
+	machine, model := m.budget.admit(1, "g", l.Machine, l.Model, cause.String())
+	m.gates.WithLabelValues(machine, model, cause.String()).Inc()
 }
 
 // budget bounds the number of series over several vectors. What does not fit

@@ -152,7 +152,7 @@ func TestDescriptionHasTheAnswers(t *testing.T) {
 		"Breakers": reflect.TypeFor[BreakersBody](), "Override": reflect.TypeFor[OverrideBody](), "LastFailure": reflect.TypeFor[LastFailureBody](),
 		"Evidence": reflect.TypeFor[EvidenceBody](), "CauseCount": reflect.TypeFor[breaker.CauseCount](), "Transition": reflect.TypeFor[TransitionBody](),
 		"Transitions": reflect.TypeFor[TransitionsBody](), "Incident": reflect.TypeFor[IncidentBody](), "Incidents": reflect.TypeFor[IncidentsBody](),
-		"Rules": reflect.TypeFor[RulesBody](), "Health": reflect.TypeFor[HealthBody](), "HealthLine": reflect.TypeFor[HealthLine](),
+		"Rules": reflect.TypeFor[RulesBody](), "Gate": reflect.TypeFor[Gate](), "Health": reflect.TypeFor[HealthBody](), "HealthLine": reflect.TypeFor[HealthLine](),
 		"FieldError": reflect.TypeFor[FieldError](), "Warning": reflect.TypeFor[Warning](), "Rejected": reflect.TypeFor[Rejected](),
 		"Problem": reflect.TypeFor[problem](), "Controlled": reflect.TypeFor[ControlBody](),
 	} {

@@ -34,6 +34,7 @@ type wireOutcome struct {
 	waitText   string
 	hasWaitTxt bool
 	fallback   value
+	allowed    []allowedField
 }
 
 // outcomeFields are the fields of an outcome on the wire, in the order in which
@@ -111,10 +112,13 @@ var outcomeFields = newFields(
 		return ""
 	}},
 	field[wireOutcome]{"response_chars", false, setCount(func(w *wireOutcome) (*int64, *bool) { return &w.ResponseChars, &w.responseCharsSet })},
-	field[wireOutcome]{"allowed", false, func(_ *wireOutcome, v value) string { return checkAllowed(v) }},
+	field[wireOutcome]{"allowed", false, func(w *wireOutcome, v value) (message string) {
+		w.allowed, message = readAllowed(v)
+		return message
+	}},
 	field[wireOutcome]{"timeout_ms", false, setMillis(maxCallTime, func(w *wireOutcome) *time.Duration { return &w.Timeout })},
-	field[wireOutcome]{"write", false, func(_ *wireOutcome, v value) string { _, message := readBool(v); return message }},
-	field[wireOutcome]{"idempotency_key", false, checkText(maxID)},
+	field[wireOutcome]{"write", false, setBool(func(w *wireOutcome) *bool { return &w.out.Write })},
+	field[wireOutcome]{"idempotency_key", false, setText(maxID, func(w *wireOutcome) *string { return &w.out.IdempotencyKey })},
 	field[wireOutcome]{"served", false, func(w *wireOutcome, v value) string {
 		word, message := readText(v, maxWord)
 		if message == "" {
@@ -145,7 +149,7 @@ var askFields = newFields(
 	field[breaker.Ask]{"provider", false, setOptionalLabel(func(a *breaker.Ask) *string { return &a.Provider })},
 	field[breaker.Ask]{"request_id", false, setText(maxID, func(a *breaker.Ask) *string { return &a.RequestID })},
 	field[breaker.Ask]{"timeout_ms", false, setMillis(maxCallTime, func(a *breaker.Ask) *time.Duration { return &a.Timeout })},
-	field[breaker.Ask]{"idempotency_key", false, func(_ *breaker.Ask, v value) string { _, message := readText(v, maxID); return message }},
+	field[breaker.Ask]{"idempotency_key", false, setText(maxID, func(a *breaker.Ask) *string { return &a.IdempotencyKey })},
 )
 
 // Decoder turns what agents send into what the engine takes. The zero value is
@@ -154,6 +158,12 @@ type Decoder struct {
 	// Local tells whether a machine is one of the lab's own, whose short
 	// Retry-After means a taken slot. Nil: none is.
 	Local func(machine string) bool
+	// Canonical maps an alias onto the name of its machine, under which Local and
+	// Gates know it. Nil: every name is a machine's own.
+	Canonical func(machine string) string
+	// Gates are what answers have to pass before they count as ok. Nil: none; the
+	// values that an outcome itself allows are checked all the same.
+	Gates *Gates
 }
 
 // DecodeOutcome is the zero Decoder's Outcome.
@@ -179,12 +189,13 @@ func (d Decoder) Outcome(raw json.RawMessage, now time.Time) (breaker.Outcome, [
 	if err := syntaxError(raw, 1); err != nil {
 		return breaker.Outcome{}, []FieldError{{Message: err.Error()}}, nil
 	}
-	return d.outcome(raw, now, maxItemWarnings)
+	o, _, errs, warnings := d.outcome(raw, now, maxItemWarnings)
+	return o, errs, warnings
 }
 
 // outcome is Outcome for text that is known to be valid JSON, with a bound on
-// the warnings.
-func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (breaker.Outcome, []FieldError, []Warning) {
+// the warnings. It also tells whether a gate refused the answer.
+func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (o breaker.Outcome, refused bool, errs []FieldError, warnings []Warning) {
 	var w wireOutcome
 	rep := report{warnLeft: min(maxItemWarnings, maxWarnings)}
 	outcomeFields.decode(raw, &w, &rep)
@@ -216,16 +227,21 @@ func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (breaker.Ou
 		w.out.Age = max(0, age)
 	}
 	if len(rep.errors) > 0 {
-		return breaker.Outcome{}, rep.errors, rep.warnings
+		return breaker.Outcome{}, false, rep.errors, rep.warnings
 	}
-	w.finish(d)
-	return w.out, nil, rep.warnings
+	refused = w.finish(d)
+	return w.out, refused, nil, rep.warnings
 }
 
-// finish names the cause and carries over what the engine wants to know.
-func (w *wireOutcome) finish(d Decoder) {
+// finish names the cause and carries over what the engine wants to know. It
+// tells whether a gate refused what would otherwise be ok.
+func (w *wireOutcome) finish(d Decoder) (refused bool) {
 	o := &w.out
-	w.local = d.Local != nil && d.Local(o.Machine)
+	machine := o.Machine
+	if d.Canonical != nil {
+		machine = d.Canonical(machine)
+	}
+	w.local = d.Local != nil && d.Local(machine)
 	switch o.Cause {
 	case 0:
 		if o.Served.Called() || w.HTTPStatus != 0 || w.Error != "" || w.ErrorType != "" || w.ErrorCode != "" {
@@ -247,10 +263,20 @@ func (w *wireOutcome) finish(d Decoder) {
 	}
 	o.Duration, o.FirstToken, o.Timeout = w.Duration, w.FirstToken, w.Timeout
 	o.HTTPStatus = w.HTTPStatus
+	if o.Cause == breaker.OK && o.Served.Called() {
+		cause, why := d.Gates.find(machine, o.Model).judge(&w.seen, w.allowed)
+		if refused = cause != breaker.OK; refused {
+			o.Cause, o.Latency = cause, 0
+			if w.Error == "" {
+				w.Error = why
+			}
+		}
+	}
 	if w.Error == "" && o.Cause != breaker.OK && (w.ErrorType != "" || w.ErrorCode != "") {
 		w.Error = strings.TrimSpace(w.ErrorType + " " + w.ErrorCode)
 	}
 	o.Error = evidence(w.Error)
+	return refused
 }
 
 func setLabel[T any](place func(*T) *string) func(*T, value) string {
@@ -352,19 +378,4 @@ func readTime(v value) (time.Time, string) {
 		return time.Time{}, fmt.Sprintf("is %s: a time of the years 1970 to 2200 is needed", excerpt(v.text()))
 	}
 	return at, ""
-}
-
-// checkAllowed holds the values for cross-checks against their shape; the gates
-// use them.
-func checkAllowed(v value) (message string) {
-	const want = "an object of field names with arrays of allowed values"
-	if !v.isObject() {
-		return wrongKind(v, want)
-	}
-	eachMember(v, func(key []byte, v value) {
-		if message == "" && !v.isArray() {
-			message = fmt.Sprintf("has %s under %q: %s is needed", v.describe(), excerpt(string(key)), want)
-		}
-	})
-	return message
 }

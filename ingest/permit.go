@@ -127,13 +127,18 @@ func decodeSmall[T any](w http.ResponseWriter, r *http.Request, f *fields[T], in
 	if err != nil {
 		return err
 	}
+	if errs := decodeKnown(data, f, into); len(errs) > 0 {
+		return invalid(errs)
+	}
+	return nil
+}
+
+// decodeKnown reads an object of which an unknown field is an error.
+func decodeKnown[T any](data []byte, f *fields[T], into *T) []FieldError {
 	rep := report{warnLeft: maxItemWarnings}
 	f.decode(data, into, &rep)
 	for _, warning := range rep.warnings {
 		rep.fail(warning.Path, warning.Message)
 	}
-	if len(rep.errors) > 0 {
-		return invalid(rep.errors)
-	}
-	return nil
+	return rep.errors
 }

@@ -46,6 +46,7 @@ type problem struct {
 	Rejected []Rejected   `json:"rejected,omitempty"`
 	Warnings []Warning    `json:"warnings,omitempty"`
 	Paths    []string     `json:"paths,omitempty"` // of a 404: what exists
+	Write    *WriteBody   `json:"write,omitempty"` // of a 409: what stands
 
 	header [][2]string
 }

@@ -33,7 +33,8 @@ type OutcomesBody struct {
 type batch struct {
 	single   bool
 	outcomes []breaker.Outcome
-	index    []int // of each outcome in the request
+	index    []int  // of each outcome in the request
+	refused  []bool // by a gate, for each outcome
 	rejected []Rejected
 	warnings []Warning
 	items    int
@@ -79,9 +80,21 @@ func (s *Server) postOutcomes(w http.ResponseWriter, r *http.Request) error {
 			answer.Duplicates++
 		} else {
 			s.metrics.outcome(o.Labels, o, v)
+			if in.refused[i] {
+				s.metrics.gateFailure(o.Labels, o.Cause)
+			}
+			if v.InDoubt {
+				s.metrics.inDoubt(o.Labels, v.Cause)
+			}
 		}
 		if v.Late {
 			answer.Late++
+		}
+		for _, rule := range v.Uncounted {
+			if len(answer.Warnings) < maxBatchWarnings {
+				answer.Warnings = append(answer.Warnings, Warning{Index: in.index[i], Message: fmt.Sprintf(
+					"rule %s has %d breakers, as many as it may, and none that has been idle for an hour: this call was not counted by it", rule, breaker.DefaultMaxBreakers)})
+			}
 		}
 		if in.single || all {
 			body := VerdictJSON(*v, now)
@@ -196,7 +209,7 @@ func tooMany() error {
 }
 
 func (in *batch) add(d Decoder, raw []byte, now time.Time) {
-	o, errs, warnings := d.outcome(raw, now, maxBatchWarnings-len(in.warnings))
+	o, refused, errs, warnings := d.outcome(raw, now, maxBatchWarnings-len(in.warnings))
 	for i := range warnings {
 		warnings[i].Index = in.items
 	}
@@ -207,6 +220,7 @@ func (in *batch) add(d Decoder, raw []byte, now time.Time) {
 	}
 	in.outcomes = append(in.outcomes, o)
 	in.index = append(in.index, in.items)
+	in.refused = append(in.refused, refused)
 	in.items++
 }
 

@@ -28,6 +28,9 @@ var routes = []route{
 	{"POST /v1/permits", ScopeReport, (*Server).postPermits},
 	{"POST /v1/permits/{permit}/release", ScopeReport, (*Server).postRelease},
 	{"POST /v1/permits/{permit}/extend", ScopeReport, (*Server).postExtend},
+	{"POST /v1/route", ScopeReport, (*Server).postRoute},
+	{"PUT /v1/writes/{idempotency_key}", ScopeReport, (*Server).putWrite},
+	{"GET /v1/writes/{idempotency_key}", ScopeReport, (*Server).getWrite},
 	{"GET /v1/circuits", ScopeRead, (*Server).getCircuits},
 	{"GET /v1/breakers", ScopeRead, (*Server).getBreakers},
 	{"GET /v1/breakers/{name}", ScopeRead, (*Server).getBreaker},
@@ -40,6 +43,7 @@ var routes = []route{
 	{"GET /v1/incidents", ScopeRead, (*Server).getIncidents},
 	{"GET /v1/digest", ScopeRead, (*Server).getDigest},
 	{"GET /v1/rules", ScopeRead, (*Server).getRules},
+	{"GET /v1/chains", ScopeRead, (*Server).getChains},
 	{"GET /healthz", 0, (*Server).getHealth},
 	{"GET /readyz", 0, (*Server).getReady},
 	{"GET /metrics", ScopeRead, (*Server).getMetrics},
@@ -73,11 +77,17 @@ type Options struct {
 	MaxSeries  int                  // of agents' making in the metrics; 0: DefaultMaxSeries
 	Version    string
 	AckTimeout time.Duration // 0: DefaultAckTimeout
-	StartOpen  bool          // whether permits are allowed before Open
+	StartOpen  bool          // whether permits and routes are allowed before Open
 	Rate       float64       // requests a second of one token; 0: DefaultRate
 	Burst      int           // 0: DefaultBurst
 	// Local tells whether a machine is the lab's own; nil: none is.
 	Local func(machine string) bool
+	// Canonical maps an alias onto its machine's name; nil: there are none.
+	Canonical func(machine string) string
+	Gates     *Gates // nil: none
+	// Chains answers routes before Open: an engine with the chains and machines
+	// of the one to come, and without rules. Nil: there are no chains.
+	Chains *breaker.Engine
 	// Digest makes the report; nil answers that there is none.
 	Digest func(context.Context, DigestRequest) (contentType string, body []byte, err error)
 	// Health lists what stands behind the service; its trouble is told and does
@@ -141,8 +151,11 @@ func New(o Options) *Server {
 	if o.AckTimeout <= 0 {
 		o.AckTimeout = DefaultAckTimeout
 	}
-	s := &Server{Options: o, decoder: Decoder{Local: o.Local}, keeper: newKeeper(o.Tokens, o.Rate, o.Burst)}
+	s := &Server{Options: o, decoder: Decoder{Local: o.Local, Canonical: o.Canonical, Gates: o.Gates}, keeper: newKeeper(o.Tokens, o.Rate, o.Burst)}
 	s.Tokens = nil // their secrets are not needed any more
+	if s.Chains == nil {
+		s.Chains, _ = breaker.New(breaker.Config{}) // of nothing: there is nothing wrong with it
+	}
 	m, err := newMetrics(o.Registry, o.MaxSeries, o.Version, func() ([]breaker.View, time.Time) {
 		core := s.core.Load()
 		if core == nil {

@@ -11,14 +11,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"breakerbot/breaker"
+	"breakerbot/ingest"
 )
 
-// runCheck prints the configuration in force, without secrets, and its rules.
+// runCheck prints the configuration in force, without secrets, its rules and
+// its gates.
 func runCheck(w io.Writer, cfg Config) error {
 	var out strings.Builder
 	cfg.describe(&out)
 	out.WriteString("\nRules, in order of precedence:\n\n")
 	describeRules(&out, cfg.Rules)
+	if gates := cfg.Gates.List(); len(gates) > 0 {
+		out.WriteString("\nGates, of which the first that matches a call checks its answer:\n\n")
+		describeGates(&out, gates)
+	}
 	for _, warning := range cfg.Warnings {
 		fmt.Fprintf(&out, "\nwarning: %s\n", warning)
 	}
@@ -136,7 +142,6 @@ func joined[T any](list []T, text func(T) string) string {
 
 // describeRules prints the rules as a table whose cells are wrapped at spaces.
 func describeRules(out *strings.Builder, rules []breaker.Rule) {
-	widths := []int{14, 9, 20, 24, 26, 22, 12}
 	rows := [][]string{{"RULE", "SCOPE", "FAILURES", "IGNORES", "TRIPS ON", "COOLDOWN", "PROBES"}}
 	for _, rule := range rules {
 		rule = rule.WithDefaults()
@@ -145,6 +150,42 @@ func describeRules(out *strings.Builder, rules []breaker.Rule) {
 			strings.Join(rule.Ignores, ", "), tripWords(rule), cooldownWords(rule.Cooldown), probeWords(rule),
 		})
 	}
+	writeTable(out, rows, 14, 9, 20, 24, 26, 22, 12)
+}
+
+func describeGates(out *strings.Builder, gates []ingest.Gate) {
+	rows := [][]string{{"MACHINE", "MODEL", "CHECKS"}}
+	for _, gate := range gates {
+		rows = append(rows, []string{orWord(gate.Machine, "*"), orWord(gate.Model, "*"), gateWords(gate)})
+	}
+	writeTable(out, rows, 20, 24, 70)
+}
+
+// gateWords lists a gate's checks in the order in which they run.
+func gateWords(g ingest.Gate) string {
+	var checks []string
+	check := func(is bool, format string, args ...any) {
+		if is {
+			checks = append(checks, fmt.Sprintf(format, args...))
+		}
+	}
+	check(g.MinChars > 0, "at least %d characters", g.MinChars)
+	check(g.Schema != nil, "a JSON Schema")
+	check(len(g.Required) > 0, "the fields %s", strings.Join(g.Required, ", "))
+	check(len(g.Allowed) > 0, "allowed values of %s", strings.Join(sorted(g.Allowed), ", "))
+	check(g.MinDurationMS > 0, "at least %d ms", g.MinDurationMS)
+	if len(checks) == 0 {
+		return "none"
+	}
+	text := strings.Join(checks, "; ")
+	if len(g.Allow) > 0 {
+		text += "; or just " + joined(g.Allow, strconv.Quote)
+	}
+	return text
+}
+
+// writeTable prints rows whose cells are wrapped at spaces to these widths.
+func writeTable(out *strings.Builder, rows [][]string, widths ...int) {
 	for _, row := range rows {
 		cells, height := make([][]string, len(row)), 1
 		for i, cell := range row {

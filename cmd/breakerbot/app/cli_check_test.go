@@ -29,6 +29,9 @@ func TestCheckPrintsWhatIsInForce(t *testing.T) {
 		"digest           30 7 * * 1-5 (minute, hour, weekdays), none on quiet days",
 		"machines         gpu-box, local, provider lab, also called 10.0.0.9:11434",
 		"kept             outcomes 7d, counts 732h, transitions for ever",
+		"gpu-box               qwen3-*                   at least 50 characters; a JSON Schema; the fields decision, case.id;",
+		`                                                allowed values of decision; at least 20 ms; or just "yes", "no"`,
+		"*                     free                      none",
 		"without database permits are refused until the state is restored",
 	} {
 		if !strings.Contains(out.String(), line+"\n") {

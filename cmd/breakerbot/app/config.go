@@ -24,6 +24,7 @@ import (
 	"breakerbot/bot"
 	"breakerbot/breaker"
 	"breakerbot/digest"
+	"breakerbot/ingest"
 )
 
 // DefaultConfigFile is read when no file is named; it may be missing.
@@ -47,6 +48,7 @@ type Config struct {
 	Alerts           AlertsConfig
 	Digest           DigestConfig
 	Rules            []breaker.Rule // in order of precedence, without disabled ones
+	Gates            *ingest.Gates
 	Machines         map[string]breaker.Machine
 	Retention        Retention
 	AckTimeout       time.Duration
@@ -114,7 +116,7 @@ type rawConfig struct {
 	} `yaml:"digest"`
 	BuiltinRules bool                  `yaml:"builtin_rules"`
 	Rules        []breaker.Rule        `yaml:"rules"`
-	Gates        later                 `yaml:"gates"`
+	Gates        []ingest.Gate         `yaml:"gates"`
 	Chains       later                 `yaml:"chains"`
 	Machines     map[string]rawMachine `yaml:"machines"`
 	Mutes        later                 `yaml:"mutes"`
@@ -165,7 +167,6 @@ var notYet = []struct {
 	{"digest.chart", "true", true},
 	{"digest.weekly", "", true},
 	{"digest.monthly", "", true},
-	{"gates", nil, false},
 	{"chains", nil, false},
 	{"machines.*.health", "", false},
 	{"mutes", nil, false},
@@ -283,6 +284,7 @@ func (c *checker) check() {
 	c.checkTelegram()
 	c.checkMachines()
 	c.checkRules()
+	c.checkGates()
 	c.checkLater()
 
 	cfg.Alerts.GroupWait = c.between("alerts.group_wait", raw.Alerts.GroupWait, 0, 10*time.Minute)

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -245,6 +246,13 @@ func (d *decoder) value(node ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.ValueOf(later{plain(node, 0)}))
 		return
 	}
+	if v.Kind() == reflect.Interface {
+		r := &anyReader{decoder: d, root: path, where: where, left: maxAnyValues}
+		if one := r.value(node, path, 0); one != nil {
+			v.Set(reflect.ValueOf(one))
+		}
+		return
+	}
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
@@ -290,6 +298,79 @@ func (d *decoder) value(node ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// The bounds of a value of any kind. Aliases are followed, so a few lines could
+// stand for a great deal.
+const (
+	maxAnyValues = 20_000
+	maxAnyDepth  = 64
+)
+
+// anyReader reads one value of any kind.
+type anyReader struct {
+	*decoder
+	root  string // its path
+	where place
+	left  int // how many more values it may hold; below zero it is given up
+}
+
+// value reads a node as JSON would have it: maps, lists, texts, booleans,
+// numbers as json.Number, and nil. The places of all parts are remembered.
+func (r *anyReader) value(node ast.Node, path string, depth int) any {
+	where := start(node)
+	if _, given := r.places[path]; !given {
+		r.places[path] = where
+	}
+	if node = r.resolve(node, path); node == nil || r.left < 0 {
+		return nil
+	}
+	switch r.left--; {
+	case depth > maxAnyDepth:
+		r.left = -1
+		r.add(r.where, r.root, "nests too deep: at most %d are allowed", maxAnyDepth)
+		return nil
+	case r.left < 0:
+		r.add(r.where, r.root, "holds too much: at most %d values are allowed, aliases written out", maxAnyValues)
+		return nil
+	}
+	if entries, ok := pairs(node); ok {
+		m := make(map[string]any, len(entries))
+		r.entries(entries, path, func(entry *ast.MappingValueNode, key, name string) {
+			m[key] = r.value(entry.Value, name, depth+1)
+		})
+		return m
+	}
+	switch n := node.(type) {
+	case *ast.SequenceNode:
+		list := make([]any, len(n.Values))
+		for i, item := range n.Values {
+			list[i] = r.value(item, path+"["+strconv.Itoa(i)+"]", depth+1)
+		}
+		return list
+	case *ast.NullNode:
+		return nil
+	case *ast.BoolNode:
+		return n.Value
+	case *ast.IntegerNode:
+		return number(n.GetToken().Value, n.Value)
+	case *ast.FloatNode:
+		return number(n.GetToken().Value, n.Value)
+	case *ast.StringNode, *ast.LiteralNode:
+		text, _ := scalar(n)
+		return text
+	}
+	r.add(where, path, "has no form in JSON: a text, a number, true, false, null, a list or a mapping is needed")
+	return nil
+}
+
+// number keeps a number as it is written where JSON writes it so, and takes its
+// value where YAML has more ways, such as 0x10 and 1_000.
+func number(text string, v any) any {
+	if json.Valid([]byte(text)) {
+		return json.Number(text)
+	}
+	return json.Number(fmt.Sprint(v))
+}
+
 func pairs(node ast.Node) ([]*ast.MappingValueNode, bool) {
 	switch n := node.(type) {
 	case *ast.MappingNode:
@@ -305,6 +386,26 @@ func (d *decoder) mapping(entries []*ast.MappingValueNode, v reflect.Value, path
 	if v.Kind() == reflect.Struct {
 		fields = fieldsOf(v.Type())
 	}
+	d.entries(entries, path, func(entry *ast.MappingValueNode, key, name string) {
+		if v.Kind() == reflect.Map {
+			d.places[name] = start(entry.Key)
+			item := reflect.New(v.Type().Elem()).Elem()
+			d.value(entry.Value, item, name)
+			v.SetMapIndex(reflect.ValueOf(key), item)
+			return
+		}
+		i, known := fields[key]
+		if !known {
+			d.add(start(entry.Key), name, "unknown key: %s", didYouMean(key, slices.Sorted(maps.Keys(fields))))
+			return
+		}
+		d.value(entry.Value, v.Field(i), name)
+	})
+}
+
+// entries calls f for each entry of a mapping, with its key and its path, and
+// tells of those that cannot be read.
+func (d *decoder) entries(entries []*ast.MappingValueNode, path string, f func(entry *ast.MappingValueNode, key, name string)) {
 	seen := make(map[string]place)
 	for _, entry := range entries {
 		key, ok := scalar(d.resolve(entry.Key, path))
@@ -322,19 +423,7 @@ func (d *decoder) mapping(entries []*ast.MappingValueNode, v reflect.Value, path
 			continue
 		}
 		seen[key] = where
-		if v.Kind() == reflect.Map {
-			d.places[name] = where
-			item := reflect.New(v.Type().Elem()).Elem()
-			d.value(entry.Value, item, name)
-			v.SetMapIndex(reflect.ValueOf(key), item)
-			continue
-		}
-		i, known := fields[key]
-		if !known {
-			d.add(where, name, "unknown key: %s", didYouMean(key, slices.Sorted(maps.Keys(fields))))
-			continue
-		}
-		d.value(entry.Value, v.Field(i), name)
+		f(entry, key, name)
 	}
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -126,7 +127,10 @@ rules:
     cooldown: {first: 30s, factor: 2, max: 5m, by_cause: {server_error: 10s}}
     passive_probes: false
   - {name: latency, disabled: true}
-gates: []
+gates:
+  - {machine: gpu-box, model: "qwen3-*", min_chars: 50, allow: ["yes", no], required: [decision, case.id], min_duration_ms: 20,
+     allowed: {decision: [approve, reject, 1, null]}, schema: {type: object, properties: {n: {minimum: 0x10, maximum: 1_000, multipleOf: 0.5}}}}
+  - {model: free}
 chains: {}
 machines:
   gpu-box: {health: "", local: true, aliases: ["10.0.0.9:11434"], provider: lab}
@@ -180,6 +184,40 @@ func TestWholeFile(t *testing.T) {
 	if own.Trip.Consecutive != 1 || own.Trip.Rate != 500_000 || own.Trip.Window.Calls != 20 || own.Cooldown.ByCause["server_error"].D() != 10*time.Second ||
 		own.Cooldown.Factor != 2 || own.PassiveProbes == nil || *own.PassiveProbes {
 		t.Errorf("own rule: %+v", own)
+	}
+	gates, err := json.Marshal(cfg.Gates.List())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `[{"machine":"gpu-box","model":"qwen3-*","allow":["yes","no"],"min_chars":50,` +
+		`"schema":{"properties":{"n":{"maximum":1000,"minimum":16,"multipleOf":0.5}},"type":"object"},` +
+		`"required":["decision","case.id"],"allowed":{"decision":["approve","reject",1,null]},"min_duration_ms":20},{"model":"free"}]`; string(gates) != want {
+		t.Errorf("gates: %s", gates)
+	}
+}
+
+func TestGatesNeverReached(t *testing.T) {
+	t.Parallel()
+	cfg, wrong := load(t, "gates: [{model: \"a*\", min_chars: 1}, {machine: \"*\", min_chars: 2}, {model: b}]", nil)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	if !slices.ContainsFunc(cfg.Warnings, func(w string) bool { return strings.HasPrefix(w, "gates[2] is never reached: gates[1] matches") }) {
+		t.Errorf("warnings: %q", cfg.Warnings)
+	}
+}
+
+// A few lines of aliases that stand for millions of values are not followed.
+func TestGatesAliasesAreBounded(t *testing.T) {
+	t.Parallel()
+	text := []string{"gates:", "  - schema:", "      enum:", "        - &a0 [x, x, x, x, x, x, x, x, x, x]"}
+	for i := range 8 {
+		one := fmt.Sprintf("*a%d", i)
+		text = append(text, fmt.Sprintf("        - &a%d [%s]", i+1, strings.Join(slices.Repeat([]string{one}, 10), ", ")))
+	}
+	_, wrong := load(t, strings.Join(text, "\n"), nil)
+	if len(wrong) != 1 || !strings.Contains(wrong[0], "gates[0].schema: holds too much: at most 20000 values are allowed") {
+		t.Errorf("problems: %q", wrong)
 	}
 }
 
@@ -370,7 +408,7 @@ func TestProblems(t *testing.T) {
 			},
 		},
 		"features to come": {
-			text: `gates: [{model: m, min_chars: 5}]
+			text: `
 chains: {code: {targets: []}}
 mutes: [{machine: a}]
 heartbeat_url: http://127.0.0.1/
@@ -380,7 +418,6 @@ digest: {chart: false, weekly: "0 8 * * 1", monthly: x}
 machines: {"10.0.0.1": {health: "http://10.0.0.1/"}}
 `,
 			want: []string{
-				"b.yaml:1:8: gates: is not available in this version … ",
 				"b.yaml:2:9: chains: is not available … ",
 				"b.yaml:3:8: mutes: is not available … ",
 				"b.yaml:4:16: heartbeat_url: is not available … ",
@@ -394,6 +431,50 @@ machines: {"10.0.0.1": {health: "http://10.0.0.1/"}}
 		"features to come, by environment": {
 			env:  map[string]string{"BREAKERBOT_HEARTBEAT_URL": "http://127.0.0.1/", "BREAKERBOT_DIGEST_CHART": "true", "BREAKERBOT_GATES": "ignored"},
 			want: []string{"BREAKERBOT_HEARTBEAT_URL: heartbeat_url: is not available … "},
+		},
+		"gates": {
+			text: `machines: {gpu: {aliases: [box]}}
+gates:
+  - {machine: "[", min_chars: -1, min_duration_ms: 90000000}
+  - {machine: gpu, allow: [" . ", "yes", "Yes."], required: [a..b, a, a]}
+  - {machine: gpu, allowed: {a: [], "": [1]}}
+  - {machine: box}
+  - machine: other
+    schema:
+      properties:
+        id: {type: strng}
+  - {machine: p, schema: {pattern: "("}}
+  - {machine: r, schema: {$ref: "other.json#/a"}}
+  - {machine: t, schema: {$ref: "https://example.com/s"}}
+  - {machine: u, schema: [1]}
+`,
+			want: []string{
+				`b.yaml:3:15: gates[0].machine: "[" is no glob … [a-z]`,
+				"b.yaml:3:31: gates[0].min_chars: -1 is out of range … 65536",
+				"b.yaml:3:52: gates[0].min_duration_ms: 90000000 is out of range … 86400000",
+				`b.yaml:4:28: gates[1].allow[0]: "." is no text … empty`,
+				`b.yaml:4:42: gates[1].allow[2]: "Yes." stands on the list twice … `,
+				`b.yaml:4:62: gates[1].required[0]: "a..b" is no field … nested`,
+				`b.yaml:4:71: gates[1].required[2]: "a" is given twice … `,
+				"b.yaml:5:15: gates[2].machine: the same machine and model have [1] … only one",
+				`b.yaml:5:29: gates[2].allowed: "" is no field … name`,
+				`b.yaml:5:29: gates[2].allowed: "a" has no values … list those`,
+				`b.yaml:6:15: gates[3].machine: "box" is an alias of the machine gpu … its name`,
+				"b.yaml:10:20: gates[4].schema.properties.id.type: value must be one of … string",
+				`b.yaml:11:36: gates[5].schema.pattern: '(' is not valid regex … missing`,
+				`b.yaml:12:26: gates[6].schema: refers to "other.json" … nothing is fetched`,
+				`b.yaml:13:26: gates[7].schema: refers to "https://example.com/s" … nothing is fetched`,
+				"b.yaml:14:26: gates[8].schema: is no JSON Schema … true or false",
+			},
+		},
+		"values in gates": {
+			text: "gates: [{schema: {a: .nan, c: {d: 1, d: 2}}, allowed: {f: 1}}, {schema: {b: &x [*x]}}]\n",
+			want: []string{
+				"b.yaml:1:22: gates[0].schema.a: has no form in JSON … a number",
+				"b.yaml:1:38: gates[0].schema.c.d: is given twice … line 1",
+				"b.yaml:1:59: gates[0].allowed.f: is a number … a list is needed",
+				"b.yaml:1:73: gates[1].schema: nests too deep … 64",
+			},
 		},
 		"syntax": {
 			text: "listen: \"127.0.0.1:1\nids_max: 1\n",

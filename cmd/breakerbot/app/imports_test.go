@@ -20,6 +20,7 @@ var mayImport = map[string][]string{
 	"store":              {"breaker", "bot", "digest", "migrations"},
 	"store/pgserver":     {},
 	"cmd/breakerbot":     {"cmd/breakerbot/app"},
+	"scripts/benchtable": {},
 	"cmd/breakerbot/app": {"breaker", "ingest", "bot", "digest", "store", "store/pgserver", "migrations"},
 }
 

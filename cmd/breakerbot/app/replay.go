@@ -28,7 +28,7 @@ var errDiffers = errors.New("the script's expectations do not hold")
 type scriptSetup struct {
 	BuiltinRules bool                  `yaml:"builtin_rules"`
 	Rules        []breaker.Rule        `yaml:"rules"`
-	Gates        later                 `yaml:"gates"`
+	Gates        []ingest.Gate         `yaml:"gates"`
 	Chains       later                 `yaml:"chains"`
 	Machines     map[string]rawMachine `yaml:"machines"`
 }
@@ -178,12 +178,13 @@ func (r *replay) setUp(text []byte, given bool) error {
 	c := &checker{raw: raw, cfg: &cfg, problems: p}
 	c.checkMachines()
 	c.checkRules()
+	c.checkGates()
 	c.checkLater()
 	if err := p.err(); err != nil {
 		return err
 	}
 	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Key: []byte("replay")}
-	r.decoder.Local = isLocal(cfg.Machines)
+	r.decoder = ingest.Decoder{Local: isLocal(cfg.Machines), Canonical: canonical(cfg.Machines), Gates: cfg.Gates}
 	var err error
 	r.engine, err = breaker.New(r.cfg)
 	return err

@@ -82,6 +82,7 @@ func newService(cfg Config, log *slog.Logger, now func() time.Time, out io.Write
 	s.http = ingest.New(ingest.Options{
 		Tokens: tokens, Now: now, Log: log, Registry: s.registry, MaxSeries: cfg.MetricsMaxSeries, Version: version(),
 		AckTimeout: cfg.AckTimeout, StartOpen: cfg.StartOpen, Local: isLocal(cfg.Machines),
+		Canonical: canonical(cfg.Machines), Gates: cfg.Gates,
 		Digest: s.writeDigest, Health: s.health,
 	})
 	return s, nil
