@@ -13,7 +13,6 @@ type circuit struct {
 	set      *ruleSet
 	breakers []*breaker // for each rule of the set; nil where there is none yet
 	target   *target
-	reach    *reach
 	refusal  *refusal // the last one, nil for none
 	asked    int32    // where answers are counted, good for one drain
 	askedIn  uint32   // which it was
@@ -161,8 +160,7 @@ func (e *Engine) circuit(l *Labels) *circuit {
 	}
 	e.refresh(ct)
 	if cleared := uint32(e.judge.cleared); ct.cleared != cleared {
-		ct.target = e.judge.target(place{ct.labels.Machine, ct.labels.Model})
-		ct.reach = e.judge.machine(ct.labels.Machine)
+		ct.target = e.judge.target(&ct.labels)
 		ct.cleared = cleared
 	}
 	return ct

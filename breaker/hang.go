@@ -264,7 +264,7 @@ func (e *Engine) countLost(t *target, s settled, lost, of int) {
 		return
 	}
 	o := Outcome{
-		Labels: Labels{Agent: s.Agent, Machine: t.machine, Model: t.model, Provider: s.Provider},
+		Labels: Labels{Agent: s.Agent, Machine: t.of.Machine, Model: t.of.Model, Provider: s.Provider},
 		Cause:  Timeout, Duration: time.Duration(e.now - s.Granted), Timeout: s.Timeout,
 		Error: fmt.Sprintf("no word of a permit granted %s ago with a time-out of %s: %d of the last %d followed permits were lost",
 			Duration(time.Duration(e.now-s.Granted).Round(time.Second)), Duration(s.Timeout), lost, of),

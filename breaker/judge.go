@@ -10,7 +10,8 @@ import (
 // and whether a silent local model is only being loaded. History goes by the
 // ends of the calls.
 type judge struct {
-	targets  map[place]*target
+	targets  map[uint64]*target // by the hash of machine and model
+	known    int                // targets there are
 	agents   map[string]*contacts
 	machines map[string]*reach
 	latest   *contacts // of the agent that reported last, to find it at once
@@ -19,12 +20,11 @@ type judge struct {
 	cleared int
 }
 
-// place is what a target's answers are kept by.
-type place struct{ machine, model string }
-
 // target is what a machine's model has answered lately, by the minute.
 type target struct {
-	place
+	of       *Labels        // of a call to it
+	next     *target        // with the same hash
+	reach    *reach         // of its machine
 	minutes  []answerMinute // at most hasteMinutes, in no order
 	last     instant        // the last answer's end
 	coldFrom instant        // the first time-out of the present cold start
@@ -82,7 +82,7 @@ const (
 )
 
 func newJudge() judge {
-	return judge{targets: map[place]*target{}, agents: map[string]*contacts{}, machines: map[string]*reach{}}
+	return judge{targets: map[uint64]*target{}, agents: map[string]*contacts{}, machines: map[string]*reach{}}
 }
 
 // notReached are the causes after which nobody can say that the machine was
@@ -123,7 +123,7 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 		j.touchTarget(t)
 	}
 	if !notReached.has(cause) {
-		j.reached(o.Agent, ct.reach, ended)
+		j.reached(o.Agent, t.reach, ended)
 	}
 	return cause
 }
@@ -145,12 +145,18 @@ func (j *judge) room(n int) {
 	}
 }
 
-func (j *judge) target(p place) *target {
-	t := j.targets[p]
+// target finds or makes the target of calls with these labels, which are kept.
+func (j *judge) target(l *Labels) *target {
+	hash := (&Labels{Machine: l.Machine, Model: l.Model, Provider: l.Machine}).hash(false)
+	t := j.targets[hash]
+	for t != nil && (t.of.Machine != l.Machine || t.of.Model != l.Model) {
+		t = t.next
+	}
 	if t == nil {
-		j.room(len(j.targets))
-		t = &target{place: p}
-		j.targets[p] = t
+		j.room(j.known)
+		t = &target{of: l, reach: j.machine(l.Machine)}
+		t.next, j.targets[hash] = j.targets[hash], t
+		j.known++
 	}
 	return t
 }
@@ -300,7 +306,7 @@ const (
 )
 
 func (t *target) copy(c *copier) savedLately {
-	return savedLately{Kind: kindTarget, Name: t.machine, Model: t.model, At: t.last,
+	return savedLately{Kind: kindTarget, Name: t.of.Machine, Model: t.of.Model, At: t.last,
 		Minutes: put(c, &c.minutes, t.minutes...), ColdFrom: t.coldFrom, Permits: t.permits.save()}
 }
 
@@ -329,7 +335,9 @@ func (j *judge) drain(c *copier) {
 // all copies what is remembered.
 func (j *judge) all(c *copier) {
 	for _, t := range j.targets {
-		c.lately = append(c.lately, t.copy(c))
+		for ; t != nil; t = t.next {
+			c.lately = append(c.lately, t.copy(c))
+		}
 	}
 	for _, a := range j.agents {
 		c.lately = append(c.lately, a.copy(c))
@@ -360,7 +368,7 @@ func (e *Engine) restoreLately(list []Lately) {
 		s := list[i].full
 		switch s.Kind {
 		case kindTarget:
-			t := j.target(place{s.Name, s.Model})
+			t := j.target(&Labels{Machine: s.Name, Model: s.Model})
 			t.last, t.coldFrom = s.At, s.ColdFrom
 			t.minutes = slices.Clone(s.Minutes)
 			e.restorePermits(t, s.Permits)

@@ -80,6 +80,7 @@ type watchers struct {
 	models    []reporter
 	runAgents []string // of the run
 	runModels []string
+	window    []witness // of the failures in a window of calls, oldest first
 	// failedProber is the agent whose probe failed last, otherAsked when somebody
 	// else last asked for a permit.
 	failedProber string
@@ -651,7 +652,7 @@ func (b *breaker) endRun() {
 func (b *breaker) empty() {
 	b.endRun()
 	if b.calls != nil {
-		b.calls.empty()
+		b.calls.empty(b.who)
 	}
 	b.span = nil
 }

@@ -89,7 +89,6 @@ func (c *copier) add(from *breaker) {
 	if w := from.calls; w != nil {
 		b.calls = &put(c, &c.calls, *w)[0]
 		b.calls.bits, b.calls.failed = put(c, &c.bits, w.bits...), put(c, &c.causes, w.failed...)
-		b.calls.who = slices.Clone(w.who)
 	}
 	if from.span != nil {
 		w := from.span.clone()
@@ -111,6 +110,7 @@ func (c *copier) add(from *breaker) {
 		b.who = &put(c, &c.watchers, *w)[0]
 		b.who.agents, b.who.models = put(c, &c.reporters, w.agents...), put(c, &c.reporters, w.models...)
 		b.who.runAgents, b.who.runModels = slices.Clone(w.runAgents), slices.Clone(w.runModels)
+		b.who.window = slices.Clone(w.window)
 	}
 	c.states = append(c.states, Saved{
 		Rule: b.rule.Name, Labels: b.labels(), State: b.state, Era: b.era, RetryAt: b.retryAt.time(), kept: b,
@@ -175,7 +175,7 @@ func (b *breaker) saved() savedState {
 		State: b.state, Era: b.era, EraAt: b.eraAt, OpenedAt: p.openedAt, RetryAt: b.retryAt, Floor: f.floor,
 		Cause: b.cause, Exponent: int(p.exponent), ClosedAt: p.closedAt, Incident: p.incident, Probes: int(p.probes),
 		Run: int(b.run), RunCauses: f.causes, RunAgents: w.runAgents, RunModels: w.runModels,
-		Calls: b.calls.save(b.rule), Span: b.span, Last: f.last.view(),
+		Calls: b.calls.save(b.rule, w.window), Span: b.span, Last: f.last.view(),
 		Good: int(p.good), Lost: int(p.lost), Override: p.override,
 		Agents: saveReporters(w.agents), Models: saveReporters(w.models),
 		FailedProber: w.failedProber, OtherAsked: w.otherAsked,
@@ -335,8 +335,9 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 	b := &breaker{
 		rule: r, of: &labels,
 		state: s.State, era: s.Era, eraAt: s.EraAt, retryAt: s.RetryAt, cause: s.Cause,
-		run: int32(s.Run), used: s.Used, calls: s.Calls.restore(r),
+		run: int32(s.Run), used: s.Used,
 	}
+	b.calls = s.Calls.restore(r, b.watched())
 	if s.Span != nil && r.Trip.Window.Span > 0 {
 		w := s.Span.clone()
 		b.span = &w

@@ -45,25 +45,30 @@ func insert(set []string, word string, limit int) []string {
 // calls is a window over the last N calls: a bit for each, and of the failures
 // what they were. A healthy window of a hundred calls takes two words.
 type calls struct {
-	bits   []uint64  // a ring; 1 is a failure
-	failed []Cause   // of the failures, oldest first
-	who    []witness // of the failures, only where the rule asks for witnesses
-	n      uint16    // calls in the window
-	head   uint16    // the next bit to be written
-	last   instant   // of the last counted call
+	bits   []uint64 // a ring; 1 is a failure
+	failed []Cause  // of the failures, oldest first
+	n      uint16   // calls in the window
+	head   uint16   // the next bit to be written
+	last   instant  // of the last counted call
 }
 
-// witness is whose call failed, of which model.
+// witness is whose call in a window failed, of which model.
 type witness struct{ agent, model string }
 
-func (w *calls) empty() { w.failed, w.who, w.n, w.head, w.last = w.failed[:0], w.who[:0], 0, 0, 0 }
+func (w *calls) empty(by *watchers) {
+	w.failed, w.n, w.head, w.last = w.failed[:0], 0, 0, 0
+	if by != nil {
+		by.window = by.window[:0]
+	}
+}
 
 // stale tells whether a quiet hour has emptied the window.
 func (w *calls) stale(now instant) bool { return w.n > 0 && now-w.last >= quiet }
 
-func (w *calls) add(r *rule, now instant, failure Cause, agent, model string) {
+// add takes a call in; by keeps the witnesses, nil where the rule asks for none.
+func (w *calls) add(r *rule, by *watchers, now instant, failure Cause, agent, model string) {
 	if w.stale(now) {
-		w.empty()
+		w.empty(by)
 	}
 	w.last = now
 	size := r.Trip.Window.Calls
@@ -75,8 +80,8 @@ func (w *calls) add(r *rule, now instant, failure Cause, agent, model string) {
 		w.n++
 	} else if *word&bit != 0 {
 		w.failed = w.failed[:copy(w.failed, w.failed[1:])]
-		if len(w.who) > 0 {
-			w.who = w.who[:copy(w.who, w.who[1:])]
+		if by != nil {
+			by.window = by.window[:copy(by.window, by.window[1:])]
 		}
 	}
 	if failure == 0 {
@@ -84,23 +89,13 @@ func (w *calls) add(r *rule, now instant, failure Cause, agent, model string) {
 	} else {
 		*word |= bit
 		w.failed = append(w.failed, failure)
-		if r.Trip.Witnesses > 1 || r.Trip.Models > 1 {
-			w.who = append(w.who, witness{agent, model})
+		if by != nil {
+			by.window = append(by.window, witness{agent, model})
 		}
 	}
 	if w.head++; int(w.head) == size {
 		w.head = 0
 	}
-}
-
-// witnesses lists distinct agents and models of the failures, up to what the
-// rule asks for.
-func (w *calls) witnesses(t *Trip) (agents, models []string) {
-	for _, f := range w.who {
-		agents = insert(agents, f.agent, t.Witnesses)
-		models = insert(models, f.model, t.Models)
-	}
-	return agents, models
 }
 
 func (w *calls) tally() tally {
@@ -125,7 +120,7 @@ type savedCalls struct {
 	Runs []callRun `json:"runs,omitempty"`
 }
 
-func (w *calls) save(r *rule) *savedCalls {
+func (w *calls) save(r *rule, by []witness) *savedCalls {
 	if w == nil || w.n == 0 {
 		return nil
 	}
@@ -137,8 +132,14 @@ func (w *calls) save(r *rule) *savedCalls {
 		run := callRun{N: 1}
 		if w.bits[at/64]>>(at%64)&1 == 1 {
 			run.Cause = w.failed[failure]
-			if len(w.who) > 0 {
-				run.Agent, run.Model = w.who[failure].agent, w.who[failure].model
+			if len(by) > 0 {
+				run.Agent, run.Model = by[failure].agent, by[failure].model
+				if r.Trip.Witnesses <= 1 {
+					run.Agent = ""
+				}
+				if r.Trip.Models <= 1 {
+					run.Model = ""
+				}
 			}
 			failure++
 		}
@@ -155,14 +156,14 @@ func (w *calls) save(r *rule) *savedCalls {
 	return s
 }
 
-func (s *savedCalls) restore(r *rule) *calls {
+func (s *savedCalls) restore(r *rule, by *watchers) *calls {
 	if s == nil || r.Trip.Window.Calls == 0 {
 		return nil
 	}
 	w := &calls{}
 	for _, run := range s.Runs {
 		for range min(run.N, maxWindowCalls) {
-			w.add(r, s.Last, run.Cause, run.Agent, run.Model)
+			w.add(r, by, s.Last, run.Cause, run.Agent, run.Model)
 		}
 	}
 	return w
@@ -238,7 +239,7 @@ func (b *breaker) addCall(now, ended instant, failure Cause, agent, model string
 		if b.calls == nil {
 			b.calls = &calls{}
 		}
-		b.calls.add(r, now, failure, agent, model)
+		b.calls.add(r, b.watched(), now, failure, agent, model)
 	case r.Trip.Window.Span > 0:
 		if b.span == nil {
 			b.span = &span{}
@@ -284,8 +285,9 @@ func (b *breaker) windowTally(now instant) tally {
 // window, up to what the rule asks for.
 func (b *breaker) windowWitnesses(now instant) (agents, models []string) {
 	t := &b.rule.Trip
-	if b.calls != nil {
-		return b.calls.witnesses(t)
+	for _, f := range b.witnesses().window {
+		agents = insert(agents, f.agent, t.Witnesses)
+		models = insert(models, f.model, t.Models)
 	}
 	if b.span != nil {
 		for _, bucket := range b.span.alive(b.rule, now) {
