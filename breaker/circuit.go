@@ -2,6 +2,7 @@ package breaker
 
 import (
 	"hash/maphash"
+	"slices"
 	"strings"
 )
 
@@ -11,7 +12,8 @@ type circuit struct {
 	labels   Labels
 	next     *circuit // with the same place in the table
 	set      *ruleSet
-	breakers []*breaker // for each rule of the set; nil where there is none yet
+	breakers []*breaker  // for each rule of the set; nil where there is none yet
+	first    [1]*breaker // the memory of a single one
 	target   *target
 	refusal  *refusal // the last one, nil for none
 	asked    int32    // where answers are counted, good for one drain
@@ -149,18 +151,19 @@ func (e *Engine) circuitKey(l *Labels) Labels {
 func (e *Engine) circuit(l *Labels) *circuit {
 	hash := l.hash(e.agents)
 	ct := e.circuits.find(l, e.agents, hash)
+	var own *target
 	if ct == nil {
 		key := e.circuitKey(l)
 		if e.circuits.n >= maxCircuits {
 			e.circuits = circuits{}
 		}
-		ct = e.newCircuit(&key)
+		ct, own = e.newCircuit(&key)
 		ct.cleared = uint32(e.judge.cleared) - 1
 		e.circuits.insert(ct, hash)
 	}
 	e.refresh(ct)
 	if cleared := uint32(e.judge.cleared); ct.cleared != cleared {
-		ct.target = e.judge.target(&ct.labels)
+		ct.target = e.judge.target(&ct.labels, own)
 		ct.cleared = cleared
 	}
 	return ct
@@ -171,22 +174,27 @@ func (e *Engine) look(l *Labels) *circuit {
 	ct := e.circuits.find(l, e.agents, l.hash(e.agents))
 	if ct == nil {
 		key := e.circuitKey(l)
-		ct = e.newCircuit(&key)
+		ct, _ = e.newCircuit(&key)
 	}
 	e.refresh(ct)
 	return ct
 }
 
-func (e *Engine) newCircuit(key *Labels) *circuit {
-	ct := &circuit{labels: *key, made: e.made - 1, gone: e.gone, local: e.machines[key.Machine].Local}
+// cell is a circuit and its target in one piece of memory.
+type cell struct {
+	circuit
+	own target
+}
+
+// newCircuit makes a circuit, and beside it the memory for its target.
+func (e *Engine) newCircuit(key *Labels) (*circuit, *target) {
+	c := &cell{circuit: circuit{labels: key.clone(), made: e.made - 1, gone: e.gone, local: e.machines[key.Machine].Local}}
+	ct := &c.circuit
 	var id strings.Builder
 	var rules []*rule
 	for i, r := range e.rules {
-		sameName := false
-		for _, other := range rules {
-			sameName = sameName || other.Name == r.Name
-		}
-		if !sameName && r.covers(key) {
+		sameName := func(other *rule) bool { return other.Name == r.Name }
+		if r.covers(key) && !slices.ContainsFunc(rules, sameName) {
 			rules = append(rules, r)
 			id.WriteRune(rune(i))
 		}
@@ -195,8 +203,31 @@ func (e *Engine) newCircuit(key *Labels) *circuit {
 		ct.set = &ruleSet{rules: rules, lists: make(map[uint64][]string)}
 		e.sets[id.String()] = ct.set
 	}
-	ct.breakers = make([]*breaker, len(rules))
-	return ct
+	if ct.breakers = ct.first[:]; len(rules) != 1 {
+		ct.breakers = make([]*breaker, len(rules))
+	}
+	return ct, &c.own
+}
+
+// clone copies the labels into one piece of memory of their own, so that what
+// they came in is not kept.
+func (l *Labels) clone() Labels {
+	var b strings.Builder
+	own := [...]*string{&l.Machine, &l.Model, &l.Provider, &l.Agent}
+	for i, label := range own {
+		if i != 2 || l.Provider != l.Machine {
+			b.WriteString(*label)
+		}
+	}
+	text := b.String()
+	var c Labels
+	c.Machine, text = text[:len(l.Machine)], text[len(l.Machine):]
+	c.Model, text = text[:len(l.Model)], text[len(l.Model):]
+	if c.Provider = c.Machine; l.Provider != l.Machine {
+		c.Provider, text = text[:len(l.Provider)], text[len(l.Provider):]
+	}
+	c.Agent = text
+	return c
 }
 
 // refresh finds breakers that other circuits have made meanwhile, and drops

@@ -334,7 +334,8 @@ func (e *Engine) breaker(r *rule, l *Labels) *breaker {
 	if r.size >= e.maxOf && !e.evict(r) {
 		return nil
 	}
-	b := &breaker{rule: r, of: l, used: e.now}
+	b := newBreaker(r, l)
+	b.used = e.now
 	r.insert(b)
 	e.made++
 	return b

@@ -465,7 +465,7 @@ func TestHistoryJudges(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) instant { return fromTime(at(s)) }
 	judged := func(j *judge, o Outcome, ended instant, local bool) Cause {
-		ct := &circuit{target: j.target(&Labels{Machine: o.Machine, Model: o.Model}), local: local}
+		ct := &circuit{target: j.target(&Labels{Machine: o.Machine, Model: o.Model}, nil), local: local}
 		return j.cause(&o, ct, ended)
 	}
 	t.Run("caller offline", func(t *testing.T) {

@@ -25,7 +25,8 @@ type target struct {
 	of       *Labels        // of a call to it
 	next     *target        // with the same hash
 	reach    *reach         // of its machine
-	minutes  []answerMinute // at most hasteMinutes, in no order
+	recent   answerMinute   // the latest minute with an answer
+	older    []answerMinute // those before it, at most hasteMinutes, in no order
 	last     instant        // the last answer's end
 	coldFrom instant        // the first time-out of the present cold start
 	permits  *permits       // nil: none was followed
@@ -146,7 +147,8 @@ func (j *judge) room(n int) {
 }
 
 // target finds or makes the target of calls with these labels, which are kept.
-func (j *judge) target(l *Labels) *target {
+// Made is the memory that a new one takes; nil for its own.
+func (j *judge) target(l *Labels, made *target) *target {
 	hash := (&Labels{Machine: l.Machine, Model: l.Model, Provider: l.Machine}).hash(false)
 	t := j.targets[hash]
 	for t != nil && (t.of.Machine != l.Machine || t.of.Model != l.Model) {
@@ -154,7 +156,10 @@ func (j *judge) target(l *Labels) *target {
 	}
 	if t == nil {
 		j.room(j.known)
-		t = &target{of: l, reach: j.machine(l.Machine)}
+		if t = made; t == nil {
+			t = &target{}
+		}
+		*t = target{of: l, reach: j.machine(l.Machine)}
 		t.next, j.targets[hash] = j.targets[hash], t
 		j.known++
 	}
@@ -187,37 +192,63 @@ func (j *judge) machine(name string) *reach {
 
 func (t *target) add(ended instant, took time.Duration) {
 	index := int32(ended / minute)
+	now := answerMinute{Fastest: took, Index: index, N: 1}
+	switch m := &t.recent; {
+	case m.N == 0:
+		*m = now
+	case m.Index == index:
+		m.add(now)
+	case m.Index < index:
+		now, *m = *m, now
+		fallthrough
+	default:
+		t.remember(now)
+	}
+}
+
+// remember takes a minute among the older ones.
+func (t *target) remember(minute answerMinute) {
 	oldest := 0
-	for i := len(t.minutes) - 1; i >= 0; i-- {
-		m := &t.minutes[i]
-		if m.Index == index {
-			m.N++
-			m.Fastest = min(m.Fastest, took)
+	for i := range t.older {
+		m := &t.older[i]
+		if m.Index == minute.Index {
+			m.add(minute)
 			return
 		}
-		if m.Index < t.minutes[oldest].Index {
+		if m.Index < t.older[oldest].Index {
 			oldest = i
 		}
 	}
-	now := answerMinute{Fastest: took, Index: index, N: 1}
 	switch {
-	case len(t.minutes) < hasteMinutes:
-		t.minutes = append(t.minutes, now)
-	case t.minutes[oldest].Index < index:
-		t.minutes[oldest] = now
+	case len(t.older) < hasteMinutes:
+		t.older = append(t.older, minute)
+	case t.older[oldest].Index < minute.Index:
+		t.older[oldest] = minute
 	}
+}
+
+func (m *answerMinute) add(other answerMinute) {
+	m.N += other.N
+	m.Fastest = min(m.Fastest, other.Fastest)
 }
 
 // hasty tells whether a limit was below the fastest of enough answers.
 func (t *target) hasty(ended instant, limit time.Duration) bool {
 	now, n := int32(ended/minute), uint32(0)
-	for _, m := range t.minutes {
-		if m.Index > now-hasteMinutes && m.Index <= now {
+	within := func(m answerMinute) bool { return m.N > 0 && m.Index > now-hasteMinutes && m.Index <= now }
+	for _, m := range t.older {
+		if within(m) {
 			if m.Fastest <= limit {
 				return false
 			}
 			n += m.N
 		}
+	}
+	if within(t.recent) {
+		if t.recent.Fastest <= limit {
+			return false
+		}
+		n += t.recent.N
 	}
 	return n >= hasteAnswers
 }
@@ -306,8 +337,11 @@ const (
 )
 
 func (t *target) copy(c *copier) savedLately {
-	return savedLately{Kind: kindTarget, Name: t.of.Machine, Model: t.of.Model, At: t.last,
-		Minutes: put(c, &c.minutes, t.minutes...), ColdFrom: t.coldFrom, Permits: t.permits.save()}
+	minutes := put(c, &c.minutes, t.older...)
+	if t.recent.N > 0 {
+		minutes = put(c, &c.minutes, append(minutes, t.recent)...)
+	}
+	return savedLately{Kind: kindTarget, Name: t.of.Machine, Model: t.of.Model, At: t.last, Minutes: minutes, ColdFrom: t.coldFrom, Permits: t.permits.save()}
 }
 
 func (a *contacts) copy(c *copier) savedLately {
@@ -368,9 +402,11 @@ func (e *Engine) restoreLately(list []Lately) {
 		s := list[i].full
 		switch s.Kind {
 		case kindTarget:
-			t := j.target(&Labels{Machine: s.Name, Model: s.Model})
+			t := j.target(&Labels{Machine: s.Name, Model: s.Model}, nil)
 			t.last, t.coldFrom = s.At, s.ColdFrom
-			t.minutes = slices.Clone(s.Minutes)
+			if n := len(s.Minutes); n > 0 {
+				t.recent, t.older = s.Minutes[n-1], slices.Clone(s.Minutes[:n-1])
+			}
 			e.restorePermits(t, s.Permits)
 		case kindAgent:
 			c := j.agent(s.Name)

@@ -23,7 +23,7 @@ type breaker struct {
 	retryAt instant // of an open breaker; 0 under a hold without an end
 	used    instant // the last counted result or change
 
-	calls  *calls    // the window, where the rule has one of calls
+	calls  *calls    // the window, where the rule has one of calls, else nil
 	span   *span     // the window, where the rule has one of time
 	faults *faults   // nil before the first failure
 	past   *past     // nil before the first change
@@ -34,6 +34,28 @@ type breaker struct {
 	state   State
 	cause   Cause // of the last opening
 	dirty   bool  // waits for Drain
+}
+
+// windowed is a breaker with a window of calls of the common sizes, in one piece
+// of memory: most of what a call touches stands side by side.
+type windowed struct {
+	breaker
+	window calls
+	bits   [2]uint64
+}
+
+// newBreaker makes a breaker for calls with these labels, which are kept.
+func newBreaker(r *rule, l *Labels) *breaker {
+	words := (r.Trip.Window.Calls + 63) / 64
+	if words == 0 {
+		return &breaker{rule: r, of: l}
+	}
+	w := &windowed{breaker: breaker{rule: r, of: l}}
+	w.calls = &w.window
+	if w.window.bits = w.bits[:]; words > len(w.bits) {
+		w.window.bits = make([]uint64, words)
+	}
+	return &w.breaker
 }
 
 // faults is what a breaker keeps of its failures.

@@ -332,12 +332,10 @@ func (e *Engine) orphan(s *savedState) {
 
 func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 	labels := s.Labels
-	b := &breaker{
-		rule: r, of: &labels,
-		state: s.State, era: s.Era, eraAt: s.EraAt, retryAt: s.RetryAt, cause: s.Cause,
-		run: int32(s.Run), used: s.Used,
-	}
-	b.calls = s.Calls.restore(r, b.watched())
+	b := newBreaker(r, &labels)
+	b.state, b.era, b.eraAt, b.retryAt, b.cause = s.State, s.Era, s.EraAt, s.RetryAt, s.Cause
+	b.run, b.used = int32(s.Run), s.Used
+	b.restoreCalls(s.Calls)
 	if s.Span != nil && r.Trip.Window.Span > 0 {
 		w := s.Span.clone()
 		b.span = &w

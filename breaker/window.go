@@ -72,9 +72,6 @@ func (w *calls) add(r *rule, by *watchers, now instant, failure Cause, agent, mo
 	}
 	w.last = now
 	size := r.Trip.Window.Calls
-	if w.bits == nil {
-		w.bits = make([]uint64, (size+63)/64)
-	}
 	word, bit := &w.bits[w.head/64], uint64(1)<<(w.head%64)
 	if int(w.n) < size {
 		w.n++
@@ -156,17 +153,15 @@ func (w *calls) save(r *rule, by []witness) *savedCalls {
 	return s
 }
 
-func (s *savedCalls) restore(r *rule, by *watchers) *calls {
-	if s == nil || r.Trip.Window.Calls == 0 {
-		return nil
+func (b *breaker) restoreCalls(s *savedCalls) {
+	if s == nil || b.calls == nil {
+		return
 	}
-	w := &calls{}
 	for _, run := range s.Runs {
 		for range min(run.N, maxWindowCalls) {
-			w.add(r, by, s.Last, run.Cause, run.Agent, run.Model)
+			b.calls.add(b.rule, b.watched(), s.Last, run.Cause, run.Agent, run.Model)
 		}
 	}
-	return w
 }
 
 // bucket is a tenth of a time window.
@@ -236,9 +231,6 @@ func (b *breaker) addCall(now, ended instant, failure Cause, agent, model string
 	r := b.rule
 	switch {
 	case r.Trip.Window.Calls > 0:
-		if b.calls == nil {
-			b.calls = &calls{}
-		}
 		b.calls.add(r, b.watched(), now, failure, agent, model)
 	case r.Trip.Window.Span > 0:
 		if b.span == nil {
