@@ -97,6 +97,8 @@ type Engine struct {
 
 	drained     uint64
 	spare       []Applied // the last batch's memory, given back
+	spareAsks   []Asked
+	spareCopier *copier
 	transitions []Transition
 	outcomes    []Applied
 	asks        []Asked
@@ -395,7 +397,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	ct := e.circuit(&ask.Labels)
 	if ask.IdempotencyKey != "" {
 		if held := e.heldWrite(ask.IdempotencyKey); held != nil {
-			e.refuse(ct, ask, held, g)
+			e.refuse(ct, ask, 0, held, g)
 			return
 		}
 		g.Write = e.writeNow(ask.IdempotencyKey)
@@ -406,11 +408,12 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 			return
 		}
 	}
-	refused, due := false, 0
+	refused, due, changes := false, 0, uint64(0)
 	for _, b := range ct.breakers {
 		if b == nil || b.state == Closed {
 			continue
 		}
+		changes += uint64(b.changes) + 1
 		if reason, needed := e.stand(b, ask.Agent); reason != "" {
 			refused = true
 		} else if needed {
@@ -424,7 +427,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	}
 	switch {
 	case refused:
-		e.refuse(ct, ask, nil, g)
+		e.refuse(ct, ask, changes, nil, g)
 	case due == 0:
 		e.permits++
 		e.seq++
@@ -554,7 +557,7 @@ func refusalRank(reason string) int {
 // refusal is an answer that was kept: while nothing about its circuit changes,
 // the next asker gets it again.
 type refusal struct {
-	changes uint64 // of the circuit's breakers, and how many there are
+	changes uint64 // of the circuit's breakers that are not closed, and how many there are
 	minute  instant
 	until   instant // when the first of the open ones is due for a probe
 	grant   Grant
@@ -565,18 +568,13 @@ type refusal struct {
 	drains    uint32 // when that place was given; zero: never
 }
 
-// refuse answers an ask that breakers refuse, or a write in doubt.
-func (e *Engine) refuse(ct *circuit, ask *Ask, held *Write, g *Grant) {
+// refuse answers an ask that breakers refuse, or a write in doubt. The answer
+// before is given again when it had the same changes.
+func (e *Engine) refuse(ct *circuit, ask *Ask, changes uint64, held *Write, g *Grant) {
 	e.seq++
-	changes := uint64(len(ct.breakers))
-	for _, b := range ct.breakers {
-		if b != nil {
-			changes += uint64(b.changes) + 1
-		}
-	}
 	write := g.Write
 	kept := ct.refusal
-	if kept != nil && held == nil && kept.changes == changes && kept.minute == e.now/minute && e.now < kept.until {
+	if kept != nil && kept.changes == changes && kept.minute == e.now/minute && e.now < kept.until {
 		*g = kept.grant
 	} else {
 		g.Write = nil
@@ -838,7 +836,8 @@ func (e *Engine) Drain() Batch {
 	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Asks: e.asks, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
-	copies := newCopier(len(e.dirty))
+	copies := newCopier(e.spareCopier, len(e.dirty))
+	e.spareCopier = nil
 	for _, b := range e.dirty {
 		if b.dirty {
 			copies.add(b)
@@ -851,7 +850,10 @@ func (e *Engine) Drain() Batch {
 		e.outcomes = make([]Applied, 0, min(len(batch.Outcomes), 1024))
 	}
 	e.spare = nil
-	e.asks = make([]Asked, 0, min(len(batch.Asks), 1024))
+	if e.asks = e.spareAsks; e.asks == nil {
+		e.asks = make([]Asked, 0, min(len(batch.Asks), 1024))
+	}
+	e.spareAsks = nil
 	clear(e.askPlaces)
 	e.drains++
 	e.dirty = emptied(e.dirty)
@@ -859,15 +861,23 @@ func (e *Engine) Drain() Batch {
 	now := e.now
 	e.mu.Unlock()
 	batch.States, batch.Lately = copies.named(now)
+	batch.memory = copies
 	return batch
 }
 
-// Reuse gives back the memory of a batch that nobody reads any more.
+// Reuse gives back the memory of a batch that nobody reads any more, nor any
+// part of it.
 func (e *Engine) Reuse(batch Batch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cap(batch.Outcomes) > cap(e.spare) && cap(batch.Outcomes) <= maxSpare {
-		e.spare = batch.Outcomes[:0]
+	if o := emptied(batch.Outcomes); cap(o) > cap(e.spare) {
+		e.spare = o
+	}
+	if a := emptied(batch.Asks); cap(a) > cap(e.spareAsks) {
+		e.spareAsks = a
+	}
+	if c := batch.memory.used(); c != nil {
+		e.spareCopier = c
 	}
 }
 

@@ -257,6 +257,7 @@ type Batch struct {
 	Routes      []Routed
 	Evicted     []string
 	Clock       Clock
+	memory      *copier // of States and Lately, for Reuse
 }
 
 // Empty tells whether there is nothing to write.

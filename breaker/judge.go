@@ -358,7 +358,7 @@ func (m *reach) copy(c *copier) savedLately {
 
 // drain copies what was touched since the last time.
 func (j *judge) drain(c *copier) {
-	c.lately = make([]savedLately, 0, len(j.touched))
+	c.lately = slices.Grow(c.lately, len(j.touched))
 	for _, r := range j.touched {
 		c.lately = append(c.lately, r.copy(c))
 		r.taken()

@@ -22,16 +22,15 @@ func appendName(to []byte, rule string, l *Labels) []byte {
 		sep = ','
 		to = append(to, scopeWords[i]...)
 		to = append(to, '=')
-		for {
-			i := strings.IndexAny(value, `\,={}`)
-			if i < 0 {
-				break
+		start := 0
+		for i := range len(value) {
+			switch value[i] {
+			case '\\', ',', '=', '{', '}':
+				to = append(append(to, value[start:i]...), '\\')
+				start = i
 			}
-			to = append(to, value[:i]...)
-			to = append(to, '\\', value[i])
-			value = value[i+1:]
 		}
-		to = append(to, value...)
+		to = append(to, value[start:]...)
 	}
 	if sep == '{' {
 		to = append(to, sep)

@@ -64,18 +64,38 @@ type copier struct {
 	lately    []savedLately
 	minutes   []answerMinute
 	contacts  []contact
+	list      []Lately
 }
 
-// newCopier makes one for n breakers.
-func newCopier(n int) *copier {
-	return &copier{piece: min(n, 1024), states: make([]Saved, 0, n)}
+// newCopier makes one for n breakers, out of a used one when there is one.
+func newCopier(used *copier, n int) *copier {
+	c := used
+	if c == nil {
+		c = &copier{}
+	}
+	c.piece = min(n, 1024)
+	c.states = slices.Grow(c.states, n)
+	return c
+}
+
+// used is the copier without its copies, which nobody reads any more; nil when
+// it has more memory than most batches need.
+func (c *copier) used() *copier {
+	if c == nil || cap(c.states) > maxSpare || cap(c.lately) > maxSpare {
+		return nil
+	}
+	return &copier{
+		states: emptied(c.states), breakers: emptied(c.breakers), calls: emptied(c.calls), bits: emptied(c.bits), causes: emptied(c.causes),
+		faults: emptied(c.faults), pasts: emptied(c.pasts), watchers: emptied(c.watchers), reporters: emptied(c.reporters),
+		lately: emptied(c.lately), minutes: emptied(c.minutes), contacts: emptied(c.contacts), list: emptied(c.list),
+	}
 }
 
 // put copies all of from to the end of a slab and returns the copy. A slab that
-// is full is left to its copies, and a new one begun.
+// is full is left to its copies, and a larger one begun.
 func put[T any](c *copier, slab *[]T, from ...T) []T {
 	if len(*slab)+len(from) > cap(*slab) {
-		*slab = make([]T, 0, max(c.piece, len(from)))
+		*slab = make([]T, 0, max(c.piece, len(from), min(2*cap(*slab), maxSpare)))
 	}
 	start := len(*slab)
 	*slab = append(*slab, from...)
@@ -133,30 +153,25 @@ func copyLeases(list []*lease) []*lease {
 // named gives the states with their names, and what was done lately with its
 // keys and the time from when on it gets old: nothing here needs a lock.
 func (c *copier) named(now instant) ([]Saved, []Lately) {
-	text := make([]byte, 0, 64*(len(c.states)+len(c.lately)))
-	ends := make([]int, 0, len(c.states)+len(c.lately))
+	var text strings.Builder
+	var buf [512]byte
+	// add writes a word and gives it. The text holds many, so that none is a piece
+	// of memory of its own; what was given stays when the text grows.
+	add := func(word []byte) string {
+		start := text.Len()
+		text.Write(word)
+		return text.String()[start:]
+	}
+	text.Grow(64*len(c.states) + 48*len(c.lately))
 	for i := range c.states {
-		text = appendName(text, c.states[i].Rule, &c.states[i].Labels)
-		ends = append(ends, len(text))
+		s := &c.states[i]
+		s.Name = add(appendName(buf[:0], s.Rule, &s.Labels))
 	}
 	for i := range c.lately {
-		text = c.lately[i].appendKey(text)
-		ends = append(ends, len(text))
+		l := &c.lately[i]
+		c.list = append(c.list, Lately{Key: add(l.appendKey(buf[:0])), At: now.time(), full: l})
 	}
-	all, start := string(text), 0
-	next := func(i int) string {
-		word := all[start:ends[i]]
-		start = ends[i]
-		return word
-	}
-	for i := range c.states {
-		c.states[i].Name = next(i)
-	}
-	lately := make([]Lately, len(c.lately))
-	for i := range lately {
-		lately[i] = Lately{Key: next(len(c.states) + i), At: now.time(), full: &c.lately[i]}
-	}
-	return c.states, lately
+	return c.states, c.list
 }
 
 // appendKey appends a key that is unique: its parts are separated by what no
@@ -232,7 +247,7 @@ func (e *Engine) Snapshot() Snapshot {
 	for _, r := range e.rules {
 		n += r.size
 	}
-	copies := newCopier(n)
+	copies := newCopier(nil, n)
 	snap := Snapshot{Clock: e.clock(), Heard: e.seen.list(0), Writes: e.writes()}
 	for b := range e.every {
 		copies.add(b)
