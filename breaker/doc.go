@@ -31,4 +31,20 @@
 //   - An incident has the number of the era in which it tripped.
 //   - Jitter is drawn from the breaker's name and era.
 //   - "In the last ten minutes" of a target's answers goes by whole minutes.
+//   - A write in doubt holds all permits for its key, also one for the place
+//     where it may have happened: whoever asks there what became of it asks
+//     without the key. It is the signal that leaves a write in doubt, also where
+//     the time-out is judged to be the caller's own or a model's loading.
+//   - A target tried twice is one hop; one of no chain is a hop too. A route that
+//     passes over a refusing target counts as a permit refused.
+//   - Of a turn's tried machine without a model all of its targets are tried.
+//   - A boot check opens like a trip, ladder included.
+//   - An answered health check brings the probe forward to now, or to the end of
+//     the last Retry-After heard since the breaker was closed.
+//   - A permit with a time-out that never comes back counts as a time-out only
+//     when its agent is known to report by permit, when more are lost than the
+//     target's usual share explains, and when two agents lost some or the one has
+//     been heard of since: an agent that died says nothing about a machine.
+//   - A rule that has as many breakers as it may says so in the verdicts of the
+//     calls that it did not count.
 package breaker
