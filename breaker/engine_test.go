@@ -888,3 +888,51 @@ func BenchmarkRefusal(b *testing.B) {
 		}
 	}
 }
+
+// A window comes back as it was, and the latest of it when the rule's has
+// become smaller meanwhile.
+func TestWindowsAfterARestart(t *testing.T) {
+	t.Parallel()
+	window := func(n int) Rule {
+		return plainRule(func(r *Rule) {
+			r.Trip = Trip{Consecutive: 1000, Rate: wholeShare, Window: Window{Calls: n}, MinCalls: n, Witnesses: 2}
+		})
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 200).Draw(t, "size")
+		failed := rapid.SliceOfN(rapid.Bool(), 0, 300).Draw(t, "failed")
+		after := rapid.IntRange(1, 200).Draw(t, "size after")
+		e, _ := New(Config{Rules: []Rule{window(size)}})
+		for _, bad := range failed {
+			cause := OK
+			if bad {
+				cause = Refused
+			}
+			report(e, t0, cause)
+		}
+		again, _ := New(Config{Rules: []Rule{window(after)}})
+		if err := again.Restore(e.Snapshot()); err != nil {
+			t.Fatal(err)
+		}
+		more := rapid.SliceOfN(rapid.Bool(), 0, 50).Draw(t, "more")
+		for _, bad := range more {
+			cause := OK
+			if bad {
+				cause = Timeout
+			}
+			report(again, t0, cause)
+		}
+		want := append(failed[max(0, len(failed)-min(size, after)):], more...)
+		want = want[max(0, len(want)-after):]
+		failures := 0
+		for _, bad := range want {
+			if bad {
+				failures++
+			}
+		}
+		v, _ := again.Breaker(t0, "r{machine=m}")
+		if v.Calls != len(want) || v.Failures != failures {
+			t.Fatalf("%d failures of %d calls, want %d of %d", v.Failures, v.Calls, failures, len(want))
+		}
+	})
+}

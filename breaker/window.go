@@ -153,15 +153,36 @@ func (w *calls) save(r *rule, by []witness) *savedCalls {
 	return s
 }
 
+// restoreCalls fills the empty window of a new breaker.
 func (b *breaker) restoreCalls(s *savedCalls) {
 	if s == nil || b.calls == nil {
 		return
 	}
+	w, by, size := b.calls, b.watched(), b.rule.Trip.Window.Calls
+	// A window that has become smaller keeps the latest calls.
+	drop := -size
 	for _, run := range s.Runs {
-		for range min(run.N, maxWindowCalls) {
-			b.calls.add(b.rule, b.watched(), s.Last, run.Cause, run.Agent, run.Model)
-		}
+		drop += run.N
 	}
+	for _, run := range s.Runs {
+		n := run.N
+		if drop > 0 {
+			n -= min(n, drop)
+			drop -= run.N - n
+		}
+		if run.Cause != 0 {
+			for i := range n {
+				at := int(w.n) + i
+				w.bits[at/64] |= 1 << (at % 64)
+				w.failed = append(w.failed, run.Cause)
+				if by != nil {
+					by.window = append(by.window, witness{run.Agent, run.Model})
+				}
+			}
+		}
+		w.n += uint16(n)
+	}
+	w.head, w.last = w.n%uint16(size), s.Last
 }
 
 // bucket is a tenth of a time window.
