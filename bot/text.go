@@ -347,15 +347,16 @@ func reasonOf(inc breaker.Incident) string {
 	return "tripped"
 }
 
-// lastWord quotes the last failure: last (coder-1): "connection refused".
+// lastWord quotes the last failure: last (coder-1): "connection refused". One
+// that was no agent's call, such as a health check's, is an error alone.
 func lastWord(ev *breaker.Evidence) string {
-	who := ""
+	who, what := "", "error"
 	if ev.Agent != "" {
-		who = " (" + Escape(ev.Agent) + ")"
+		who, what = " ("+Escape(ev.Agent)+")", "last"
 	}
 	switch {
 	case ev.Error != "":
-		return "last" + who + `: "` + Escape(cut(strings.Join(strings.Fields(ev.Error), " "), 200)) + `"`
+		return what + who + `: "` + Escape(cut(strings.Join(strings.Fields(ev.Error), " "), 200)) + `"`
 	case ev.HTTPStatus != 0:
 		return "last" + who + ": HTTP " + strconv.Itoa(ev.HTTPStatus)
 	case ev.Agent != "" && ev.Duration > 0:

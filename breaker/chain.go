@@ -312,6 +312,9 @@ func (t *turn) route() Route {
 	// The same request has its probe already.
 	for i := range t.ch.targets {
 		target := &t.ch.targets[i]
+		if _, tried := t.triedCause(target); tried {
+			continue
+		}
 		if ask := t.asking(target); ask.RequestID != "" && e.circuit(&ask.Labels).sameRequest(&ask) != nil {
 			return t.take(i, &ask)
 		}

@@ -152,6 +152,10 @@ func TestRouteTakesTheProbe(t *testing.T) {
 	if r := route(62, "a", "turn-1"); r.Grant.Permit != first.Grant.Permit {
 		t.Fatalf("the same request: %+v, want the same probe", r)
 	}
+	r, _, _ := e.Route(at(62), RouteAsk{Agent: "a", Chain: "code", RequestID: "turn-1", Tried: []Tried{{Machine: "gpu", Model: "big"}}})
+	if r.Target.Model != "frontier" {
+		t.Fatalf("the same request, that has tried its probe: %+v", r)
+	}
 	v, _ := e.Report(at(63), []Outcome{{Labels: Labels{Agent: "a", Machine: "gpu", Model: "big", Provider: "lab"}, Cause: OK, Permit: first.Grant.Permit}})
 	if v[0].State != Closed {
 		t.Fatalf("after the probe: %+v", v[0])

@@ -302,7 +302,7 @@ func (l *Lately) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, full); err != nil {
 		return err
 	}
-	l.Key, l.full = string(full.appendKey(nil)), full
+	*l = Lately{Key: string(full.appendKey(nil)), full: full}
 	return nil
 }
 

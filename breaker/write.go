@@ -74,7 +74,12 @@ func (e *Engine) doubt(c *call) bool {
 	}
 	d := &e.doubts
 	w := d.byKey[c.IdempotencyKey]
-	if w == nil {
+	switch {
+	case w != nil && !w.SettledAt.IsZero() && c.ended <= fromTime(w.SettledAt):
+		return false // whoever looked saw what became of this call too
+	case w != nil && c.ended <= fromTime(w.At):
+		return true // a later call holds the key for longer
+	case w == nil:
 		e.sweepWrites()
 		w = &Write{}
 		d.byKey[c.IdempotencyKey] = w

@@ -79,8 +79,14 @@ func TestReconcile(t *testing.T) {
 	if g := askToWrite(e, at(4), "elsewhere", "k"); !g.Allowed || g.Write.State != WriteNotApplied {
 		t.Errorf("once reconciled: %+v", g)
 	}
+	if v := report(e, at(5), Timeout, writing("k"), func(o *Outcome) { o.Age = 4 * time.Second }); v.InDoubt {
+		t.Errorf("a call that ended before somebody looked: %+v", v)
+	}
 	report(e, at(5), Reset, writing("k"))
-	if g := askToWrite(e, at(6), "elsewhere", "k"); g.Allowed || g.Write.State != WriteInDoubt || !g.Write.SettledAt.IsZero() {
+	if v := report(e, at(6), Timeout, writing("k"), func(o *Outcome) { o.Machine, o.Age = "n", 20*time.Hour }); !v.InDoubt {
+		t.Errorf("an older call of a key in doubt: %+v", v)
+	}
+	if g := askToWrite(e, at(6), "elsewhere", "k"); g.Allowed || g.Write.State != WriteInDoubt || !g.Write.SettledAt.IsZero() || g.Write.Machine != "m" || !g.RetryAt.Equal(at(5+24*3600)) {
 		t.Errorf("in doubt a second time: %+v", g)
 	}
 	if w, _, err := e.Reconcile(at(30*3600), "k", true, "b"); err != nil || w.State != WriteApplied {

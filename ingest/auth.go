@@ -21,7 +21,7 @@ type Scope uint8
 
 // The scopes.
 const (
-	ScopeReport  Scope = 1 << iota // outcomes, permits
+	ScopeReport  Scope = 1 << iota // outcomes, permits, routes, writes
 	ScopeRead                      // every GET
 	ScopeOperate                   // controls
 )

@@ -456,8 +456,8 @@ func TestEvidence(t *testing.T) {
 		{"task-id disk-full risk-free", "task-id disk-full risk-free"},
 		{"dial tcp [::1]:8080: refused", "dial tcp [::1]:8080: refused"},
 	} {
-		if got := evidence(c.in); got != c.want {
-			t.Errorf("evidence(%q)\n  is   %q\n  want %q", c.in, got, c.want)
+		if got := Evidence(c.in); got != c.want {
+			t.Errorf("Evidence(%q)\n  is   %q\n  want %q", c.in, got, c.want)
 		}
 	}
 }
@@ -468,7 +468,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 		strings.Repeat("x", 501), strings.Repeat("é", 600), strings.Repeat("word ", 4000), strings.Repeat("🔥", 5000),
 		strings.Repeat("a ", maxErrorText/2-5) + "sk-0123456789abcdef",
 	} {
-		got := evidence(in)
+		got := Evidence(in)
 		if n := len([]rune(got)); n > maxEvidence {
 			t.Errorf("%d characters are kept of %d", n, len([]rune(in)))
 		}
@@ -476,7 +476,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 			t.Errorf("a key cut in the middle survived")
 		}
 	}
-	if got := evidence(strings.Repeat("y", 500)); len(got) != 500 || strings.HasSuffix(got, "…") {
+	if got := Evidence(strings.Repeat("y", 500)); len(got) != 500 || strings.HasSuffix(got, "…") {
 		t.Errorf("a text of exactly 500 characters was cut")
 	}
 }

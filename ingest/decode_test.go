@@ -28,7 +28,7 @@ func TestDecodeOutcomeWhole(t *testing.T) {
 		Labels: breaker.Labels{Agent: "coder-1", Machine: "gpu-box", Model: "m", Provider: "lab"}, ID: "c1", Cause: breaker.Refused,
 		Duration: 812500 * time.Microsecond, FirstToken: time.Millisecond, Age: 1500 * time.Millisecond, RetryAfter: 20 * time.Second, Timeout: 30 * time.Second,
 		Permit: "p", Served: breaker.ServedFallback, Fallback: breaker.Fallback{Machine: "mac", Model: "big", Cause: breaker.Timeout},
-		HTTPStatus: 502, Error: "Bearer [redacted] was refused", CostUSD: 0.0123,
+		HTTPStatus: 502, Error: "Bearer [redacted] was refused", CostUSD: 0.0123, Write: true, IdempotencyKey: "k",
 	}
 	if o != want {
 		t.Errorf("got  %+v\nwant %+v", o, want)
@@ -155,7 +155,7 @@ func TestDecodeBoundsWhatItTells(t *testing.T) {
 func TestDecodeAsk(t *testing.T) {
 	t.Parallel()
 	ask, errs, warnings := DecodeAsk(json.RawMessage(`{"agent":"a","machine":"m","model":"x","provider":"p","request_id":"r","timeout_ms":1500,"idempotency_key":"k","tier":"high"}`))
-	if errs != nil || len(warnings) != 1 || ask != (breaker.Ask{Labels: breaker.Labels{Agent: "a", Machine: "m", Model: "x", Provider: "p"}, RequestID: "r", Timeout: 1500 * time.Millisecond}) {
+	if errs != nil || len(warnings) != 1 || ask != (breaker.Ask{Labels: breaker.Labels{Agent: "a", Machine: "m", Model: "x", Provider: "p"}, RequestID: "r", Timeout: 1500 * time.Millisecond, IdempotencyKey: "k"}) {
 		t.Errorf("%+v %v %v", ask, errs, warnings)
 	}
 	for raw, want := range map[string]string{
@@ -291,9 +291,9 @@ func FuzzScrub(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := evidence(s)
+		got := Evidence(s)
 		if !utf8.ValidString(got) || utf8.RuneCountInString(got) > maxEvidence || strings.ContainsAny(got, "\x00\n\r\t\x1b\x7f") {
-			t.Fatalf("evidence(%q) is %q", s, got)
+			t.Fatalf("Evidence(%q) is %q", s, got)
 		}
 	})
 }

@@ -45,10 +45,10 @@ var secrets = []secret{
 // secretWords are what the pattern without a hint needs one of.
 var secretWords = []string{"key", "secret", "passw", "pwd", "token", "signature", "sig=", "auth=", "code="}
 
-// evidence is the form in which an error text is kept and shown: valid UTF-8
+// Evidence is the form in which an error text is kept and shown: valid UTF-8
 // on one line, without control characters, keys or tokens, and at most
 // maxEvidence characters long.
-func evidence(text string) string {
+func Evidence(text string) string {
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 		// A token cut here might no longer look like one: its rest goes too.

@@ -154,7 +154,10 @@ func TestDescriptionHasTheAnswers(t *testing.T) {
 		"Transitions": reflect.TypeFor[TransitionsBody](), "Incident": reflect.TypeFor[IncidentBody](), "Incidents": reflect.TypeFor[IncidentsBody](),
 		"Rules": reflect.TypeFor[RulesBody](), "Gate": reflect.TypeFor[Gate](), "Health": reflect.TypeFor[HealthBody](), "HealthLine": reflect.TypeFor[HealthLine](),
 		"FieldError": reflect.TypeFor[FieldError](), "Warning": reflect.TypeFor[Warning](), "Rejected": reflect.TypeFor[Rejected](),
-		"Problem": reflect.TypeFor[problem](), "Controlled": reflect.TypeFor[ControlBody](),
+		"Problem": reflect.TypeFor[problem](), "Controlled": reflect.TypeFor[ControlBody](), "Route": reflect.TypeFor[RouteBody](),
+		"Target": reflect.TypeFor[TargetBody](), "Skipped": reflect.TypeFor[SkippedBody](), "Write": reflect.TypeFor[WriteBody](),
+		"ReconciledWrite": reflect.TypeFor[ReconciledBody](), "Chains": reflect.TypeFor[ChainsBody](), "Chain": reflect.TypeFor[breaker.Chain](),
+		"ChainTarget": reflect.TypeFor[breaker.Target](),
 	} {
 		schema := at(t, d, "components", "schemas", name).(doc)
 		var all, always []string
@@ -221,6 +224,9 @@ func TestDescriptionHasTheRequests(t *testing.T) {
 	check("Outcome", slices.Clone(outcomeFields.names), outcomeFields.required())
 	check("Fallback", slices.Clone(fallbackFields.names), fallbackFields.required())
 	check("Ask", slices.Clone(askFields.names), askFields.required())
+	check("RouteAsk", slices.Clone(routeFields.names), routeFields.required())
+	check("Tried", slices.Clone(triedFields.names), triedFields.required())
+	check("Reconciliation", slices.Clone(reconcileFields.names), reconcileFields.required())
 	check("Extension", slices.Clone(extendFields.names), extendFields.required())
 	check("Control", slices.Clone(orderFields.names), orderFields.required())
 }
@@ -261,6 +267,15 @@ func TestDescriptionHasTheWords(t *testing.T) {
 	}
 	if got := words("State", "enum"); !slices.Equal(got, states) {
 		t.Errorf("states: described %q, known %q", got, states)
+	}
+	writes := []string{string(breaker.WriteInDoubt), string(breaker.WriteApplied), string(breaker.WriteNotApplied), string(breaker.WriteExpired)}
+	if got := words("Write", "properties", "state", "enum"); !slices.Equal(got, writes) {
+		t.Errorf("states of writes: described %q, known %q", got, writes)
+	}
+	skipped := []string{breaker.SkippedTried, breaker.SkippedProvider, breaker.SkippedTags, breaker.SkippedContext, breaker.SkippedHops,
+		breaker.RefusedWriteInDoubt, breaker.RefusedHeldOpen, breaker.RefusedOpen, breaker.RefusedProbeInFlight}
+	if got := words("Skipped", "properties", "reason", "enum"); !slices.Equal(got, skipped) {
+		t.Errorf("reasons to skip: described %q, known %q", got, skipped)
 	}
 	if got := words("Outcome", "properties", "phase", "enum"); !slices.Equal(got, phaseNames) {
 		t.Errorf("phases: described %q, known %q", got, phaseNames)

@@ -275,7 +275,7 @@ func (w *wireOutcome) finish(d Decoder) (refused bool) {
 	if w.Error == "" && o.Cause != breaker.OK && (w.ErrorType != "" || w.ErrorCode != "") {
 		w.Error = strings.TrimSpace(w.ErrorType + " " + w.ErrorCode)
 	}
-	o.Error = evidence(w.Error)
+	o.Error = Evidence(w.Error)
 	return refused
 }
 

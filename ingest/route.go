@@ -237,18 +237,9 @@ func (s *Server) routeUnrestored(now time.Time, ask breaker.RouteAsk) (RouteBody
 
 func routeProblem(err error) error {
 	if errors.Is(err, breaker.ErrUnknownChain) {
-		return invalid([]FieldError{{Path: "chain", Message: excerptError(err)}})
+		return invalid([]FieldError{{Path: "chain", Message: err.Error()}})
 	}
 	return err
-}
-
-// excerptError is the error of a name from outside, which may be long.
-func excerptError(err error) string {
-	const most = 4000
-	if text := err.Error(); len(text) <= most {
-		return text
-	}
-	return err.Error()[:most] + "…"
 }
 
 // ChainsBody is the answer of GET /v1/chains.

@@ -105,6 +105,7 @@ func shutWorld(t testing.TB, change ...func(*Options)) *world {
 			Cooldown: breaker.Cooldown{First: breaker.Duration(30 * time.Second)}, Lease: breaker.Duration(10 * time.Second),
 		}},
 		Machines: map[string]breaker.Machine{"gpu-box": {Provider: "lab", Aliases: []string{"10.0.0.9:11434"}}},
+		Chains:   testChains,
 		Key:      []byte("test key"),
 	})
 	if err != nil {
@@ -676,7 +677,8 @@ func TestUnknownPaths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.get("/v2/outcomes").problem(404, "/v1/outcomes", "/readyz")
-	w.post("/v1/route", `{}`).problem(404, "/v1/permits")
+	w.post("/v1/routes", `{}`).problem(404, "/v1/route")
+	w.post("/v1/writes/job-7", `{}`).problem(405, "GET, PUT")
 	if a := w.get("/v1/outcomes").problem(405, "POST"); a.header.Get("Allow") != "POST" {
 		t.Errorf("Allow is %q", a.header.Get("Allow"))
 	}

@@ -178,16 +178,21 @@ func TestConstraintsCarryTheInvariants(t *testing.T) {
 	execute(t, conn, "INSERT INTO incidents (id, breaker, rule, opened_at) VALUES (1, 'b', 'r', $1)", t0)
 	execute(t, conn, "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era) VALUES ($1, 'b', 'r', 'closed', 'open', 'tripped', 1)", t0)
 	for name, sql := range map[string]string{
-		"a second open incident":       "INSERT INTO incidents (id, breaker, rule, opened_at) VALUES (2, 'b', 'r', $1)",
-		"an end before its beginning":  "INSERT INTO incidents (id, breaker, rule, opened_at, closed_at) VALUES (3, 'c', 'r', $1, $1::timestamptz - interval '1 s')",
-		"an era twice":                 "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era) VALUES ($1, 'b', 'r', 'open', 'closed', 'reset', 1)",
-		"an unknown state":             "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era) VALUES ($1, 'b', 'r', 'ajar', 'closed', 'reset', 2)",
-		"an incident that is none":     "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era, incident_id) VALUES ($1, 'b', 'r', 'open', 'closed', 'reset', 3, 99)",
-		"a second journal":             "INSERT INTO journal (only_row, position, clock, permit_key) SELECT n > 0, 0, '{}', decode(repeat('00', 32), 'hex') FROM generate_series(1, 2) n WHERE $1::timestamptz IS NOT NULL",
-		"a short key":                  "INSERT INTO journal (position, clock, permit_key) SELECT 0, '{}', '\\x00' WHERE $1::timestamptz IS NOT NULL",
-		"a histogram of another shape": "INSERT INTO outcome_counts (bucket, cause, served, calls, durations) VALUES ($1, 'ok', 'primary', 1, '{1}')",
-		"an update of nothing":         "INSERT INTO outbox (chat_id, kind, dedupe_key, payload, next_at, created_at) VALUES (1, 'update', 'u', '{}', $1, $1)",
-		"an unknown kind":              "INSERT INTO outbox (chat_id, kind, dedupe_key, payload, next_at, created_at) VALUES (1, 'shout', 's', '{}', $1, $1)",
+		"a second open incident":                  "INSERT INTO incidents (id, breaker, rule, opened_at) VALUES (2, 'b', 'r', $1)",
+		"an end before its beginning":             "INSERT INTO incidents (id, breaker, rule, opened_at, closed_at) VALUES (3, 'c', 'r', $1, $1::timestamptz - interval '1 s')",
+		"an era twice":                            "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era) VALUES ($1, 'b', 'r', 'open', 'closed', 'reset', 1)",
+		"an unknown state":                        "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era) VALUES ($1, 'b', 'r', 'ajar', 'closed', 'reset', 2)",
+		"an incident that is none":                "INSERT INTO transitions (at, breaker, rule, from_state, to_state, reason, era, incident_id) VALUES ($1, 'b', 'r', 'open', 'closed', 'reset', 3, 99)",
+		"a second journal":                        "INSERT INTO journal (only_row, position, clock, permit_key) SELECT n > 0, 0, '{}', decode(repeat('00', 32), 'hex') FROM generate_series(1, 2) n WHERE $1::timestamptz IS NOT NULL",
+		"a short key":                             "INSERT INTO journal (position, clock, permit_key) SELECT 0, '{}', '\\x00' WHERE $1::timestamptz IS NOT NULL",
+		"a histogram of another shape":            "INSERT INTO outcome_counts (bucket, cause, served, calls, durations) VALUES ($1, 'ok', 'primary', 1, '{1}')",
+		"an update of nothing":                    "INSERT INTO outbox (chat_id, kind, dedupe_key, payload, next_at, created_at) VALUES (1, 'update', 'u', '{}', $1, $1)",
+		"a settled write without its time":        "INSERT INTO writes (idempotency_key, cause, at, until, state) VALUES ('k', 'timeout', $1, $1, 'applied')",
+		"a write that ends before it was":         "INSERT INTO writes (idempotency_key, cause, at, until, state) VALUES ('k', 'timeout', $1, $1::timestamptz - interval '1 s', 'in_doubt')",
+		"a write of an unknown state":             "INSERT INTO writes (idempotency_key, cause, at, until, state) VALUES ('k', 'timeout', $1, $1, 'lost')",
+		"a route to nowhere that is not degraded": "INSERT INTO routes (at, chain, hop, degraded, reason) VALUES ($1, 'c', 0, false, 'r')",
+		"a degraded route without an end":         "INSERT INTO routes (at, chain, hop, degraded, reason) VALUES ($1, 'c', 0, true, 'r')",
+		"an unknown kind":                         "INSERT INTO outbox (chat_id, kind, dedupe_key, payload, next_at, created_at) VALUES (1, 'shout', 's', '{}', $1, $1)",
 	} {
 		if _, err := conn.Exec(t.Context(), sql, t0); err == nil || !strings.Contains(err.Error(), "SQLSTATE 23") {
 			t.Errorf("%s: got %v, want a refusal by a constraint", name, err)

@@ -26,6 +26,7 @@ type group struct {
 	tried    bool
 
 	transitions []breaker.Transition
+	last        breaker.Batch // whose memory the engine gets back
 	states      map[string]breaker.Saved
 	evicted     map[string]bool
 	refused     map[uint64]int64 // by incident
@@ -33,8 +34,16 @@ type group struct {
 	asks        map[askKey]int64
 	fallbacks   map[fallbackKey]int64
 	heard       []breaker.Heard
+	writes      map[string]breaker.Write  // by key
+	lately      map[string]breaker.Lately // by key
+	routes      []breaker.Routed
+	unrecorded  int // routes over maxRoutes
 	plan        bot.Plan
 }
+
+// maxRoutes bounds the fallbacks and degraded answers of a group: routes are
+// answered also while the database is away, however long that lasts.
+const maxRoutes = 50_000
 
 type outcomeKey struct {
 	minute int64 // unix seconds of its beginning
@@ -83,6 +92,7 @@ func newGroup(at uint64, clock breaker.Clock) *group {
 		from: at, to: at, clock: clock,
 		states: map[string]breaker.Saved{}, evicted: map[string]bool{}, refused: map[uint64]int64{},
 		outcomes: map[outcomeKey]*outcomeSum{}, asks: map[askKey]int64{}, fallbacks: map[fallbackKey]int64{},
+		writes: map[string]breaker.Write{}, lately: map[string]breaker.Lately{},
 	}
 }
 
@@ -97,6 +107,15 @@ func (g *group) add(b breaker.Batch) {
 	g.to, g.clock = b.To, b.Clock
 	g.entries += len(b.Transitions) + len(b.Outcomes) + len(b.Asks) + len(b.Heard)
 	g.heard = append(g.heard, b.Heard...)
+	g.addRoutes(b.Routes)
+	known := len(g.writes) + len(g.lately)
+	for i := range b.Writes {
+		g.writes[b.Writes[i].Key] = b.Writes[i]
+	}
+	for i := range b.Lately {
+		g.lately[b.Lately[i].Key] = b.Lately[i]
+	}
+	g.entries += len(g.writes) + len(g.lately) - known
 	g.transitions = append(g.transitions, b.Transitions...)
 	// A name that is evicted and touched in one batch was evicted first: what
 	// is evicted last is not touched.
@@ -119,6 +138,14 @@ func (g *group) add(b breaker.Batch) {
 			g.refused[id] += n
 		}
 	}
+}
+
+// addRoutes keeps those that came first.
+func (g *group) addRoutes(routes []breaker.Routed) {
+	fit := min(len(routes), maxRoutes-len(g.routes))
+	g.routes = append(g.routes, routes[:fit]...)
+	g.entries += fit
+	g.unrecorded += len(routes) - fit
 }
 
 func (g *group) addOutcome(o *breaker.Applied) {

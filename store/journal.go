@@ -23,6 +23,7 @@ var ErrAway = errors.New("the database is away")
 // Engine is what the journal needs of breaker.Engine.
 type Engine interface {
 	Drain() breaker.Batch
+	Reuse(breaker.Batch)
 	Backlog() int
 }
 
@@ -232,6 +233,10 @@ func (j *Journal) gather(now time.Time, tick bool) {
 	g.now = now
 	if !b.Empty() {
 		g.add(b)
+		// What is counted is done with; the states are when they are written.
+		j.o.Engine.Reuse(breaker.Batch{Outcomes: b.Outcomes, Asks: b.Asks})
+		b.Outcomes, b.Asks = nil, nil
+		g.last = b
 	}
 	for _, p := range plans {
 		g.addPlan(p)
@@ -327,10 +332,14 @@ func (j *Journal) commit(g *group) {
 	j.away, j.refused = false, false
 	j.wake()
 	j.mu.Unlock()
+	defer j.o.Engine.Reuse(g.last)
 	if was {
 		j.o.Log.Info("the database is back", "away", time.Since(since).Round(time.Millisecond), "rows_waiting", rows)
 	}
 	j.metrics.committed(g)
+	if g.unrecorded > 0 {
+		j.o.Log.Warn("fallbacks and degraded answers were given and not recorded: the database was away for too long", "routes", g.unrecorded, "recorded", len(g.routes))
+	}
 	if j.o.OnCommit != nil {
 		j.o.OnCommit()
 	}

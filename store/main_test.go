@@ -55,6 +55,8 @@ func (f *feed) Drain() breaker.Batch {
 	return b
 }
 
+func (f *feed) Reuse(breaker.Batch) {}
+
 func (f *feed) Backlog() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

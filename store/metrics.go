@@ -12,6 +12,7 @@ import (
 type journalMetrics struct {
 	commit      prometheus.Histogram
 	transitions *prometheus.CounterVec
+	unrecorded  prometheus.Counter
 
 	mu     sync.Mutex
 	max    int
@@ -32,13 +33,17 @@ func newJournalMetrics(j *Journal) *journalMetrics {
 			Name: "breakerbot_transitions_total",
 			Help: "Transitions of breakers that are in the database.",
 		}, []string{"rule", "machine", "model", "from_state", "to_state"}),
+		unrecorded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "breakerbot_routes_unrecorded_total",
+			Help: "Fallbacks and degraded answers that were given and not recorded, because the database was away for too long.",
+		}),
 		max:    j.o.MaxSeries,
 		series: map[seriesKey]bool{},
 	}
 	if j.o.Registerer == nil {
 		return m
 	}
-	j.o.Registerer.MustRegister(m.commit, m.transitions,
+	j.o.Registerer.MustRegister(m.commit, m.transitions, m.unrecorded,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "breakerbot_journal_lag_seconds",
 			Help: "Age of the oldest entry that is not committed.",
@@ -63,9 +68,10 @@ func newJournalMetrics(j *Journal) *journalMetrics {
 	return m
 }
 
-// committed counts a group's transitions. Breakers beyond the bound share the
+// committed counts a group's transitions and what it left out. Breakers beyond the bound share the
 // series with the model "other"; an evicted breaker's series go.
 func (m *journalMetrics) committed(g *group) {
+	m.unrecorded.Add(float64(g.unrecorded))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range g.transitions {

@@ -10,7 +10,9 @@ import (
 
 // Retention is how long history is kept; zero is for ever.
 type Retention struct {
-	Counts time.Duration
+	// Outcomes is for what is kept one by one: fallbacks and degraded answers.
+	Outcomes time.Duration
+	Counts   time.Duration
 	// Transitions is for transitions, and for incidents by their end and what
 	// was told of them. What belongs to an open incident stays.
 	Transitions time.Duration
@@ -31,6 +33,9 @@ func (db *DB) Prune(ctx context.Context, now time.Time, keep Retention) (rows in
 		{keep.Counts, "DELETE FROM permit_counts WHERE ctid IN (SELECT ctid FROM permit_counts WHERE bucket < $1 LIMIT $2)"},
 		{keep.Counts, "DELETE FROM fallback_counts WHERE ctid IN (SELECT ctid FROM fallback_counts WHERE bucket < $1 LIMIT $2)"},
 		{breaker.HeardFor, "DELETE FROM heard WHERE call IN (SELECT call FROM heard WHERE at < $1 LIMIT $2)"},
+		{keep.Outcomes, "DELETE FROM routes WHERE id IN (SELECT id FROM routes WHERE at < $1 LIMIT $2)"},
+		{breaker.DoubtFor, "DELETE FROM writes WHERE idempotency_key IN (SELECT idempotency_key FROM writes WHERE until < $1 LIMIT $2)"},
+		{breaker.LatelyFor, "DELETE FROM lately WHERE key IN (SELECT key FROM lately WHERE at < $1 LIMIT $2)"},
 		{keep.Transitions, `DELETE FROM transitions WHERE id IN (
 			SELECT t.id FROM transitions t LEFT JOIN incidents i ON i.id = t.incident_id
 			WHERE t.at < $1 AND (i.id IS NULL OR i.closed_at < $1) LIMIT $2)`},

@@ -14,8 +14,9 @@ import (
 )
 
 // Load reads what an engine is restored from, as of the last commit, with the
-// latest idsMax of the calls heard of within breaker.HeardFor before now, and
-// the key that signs permits, which the first call on a database makes.
+// latest idsMax of the calls heard of within breaker.HeardFor before now, what
+// is known of writes, what was done lately, and the key that signs permits,
+// which the first call on a database makes.
 func (db *DB) Load(ctx context.Context, now time.Time, idsMax int) (snap breaker.Snapshot, key []byte, err error) {
 	key = make([]byte, 32)
 	rand.Read(key) // never fails
@@ -55,7 +56,13 @@ func (db *DB) Load(ctx context.Context, now time.Time, idsMax int) (snap breaker
 		if err != nil {
 			return err
 		}
-		snap.Heard, err = heard(ctx, tx, now, idsMax)
+		if snap.Heard, err = heard(ctx, tx, now, idsMax); err != nil {
+			return err
+		}
+		if snap.Writes, err = writes(ctx, tx, now); err != nil {
+			return err
+		}
+		snap.Lately, err = lately(ctx, tx, now)
 		return err
 	})
 	return snap, key, err

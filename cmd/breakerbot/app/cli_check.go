@@ -14,8 +14,8 @@ import (
 	"breakerbot/ingest"
 )
 
-// runCheck prints the configuration in force, without secrets, its rules and
-// its gates.
+// runCheck prints the configuration in force, without secrets, its rules, its
+// gates and its chains.
 func runCheck(w io.Writer, cfg Config) error {
 	var out strings.Builder
 	cfg.describe(&out)
@@ -24,6 +24,14 @@ func runCheck(w io.Writer, cfg Config) error {
 	if gates := cfg.Gates.List(); len(gates) > 0 {
 		out.WriteString("\nGates, of which the first that matches a call checks its answer:\n\n")
 		describeGates(&out, gates)
+	}
+	if len(cfg.Chains) > 0 {
+		routing, err := cfg.routing()
+		if err != nil {
+			return err
+		}
+		out.WriteString("\nChains, with their targets in the order of trial:\n\n")
+		describeChains(&out, routing.Chains())
 	}
 	for _, warning := range cfg.Warnings {
 		fmt.Fprintf(&out, "\nwarning: %s\n", warning)
@@ -80,7 +88,7 @@ func (c Config) describe(out *strings.Builder) {
 	}
 	line("digest", "%s (minute, hour, weekdays), %s", c.Digest.Cron, quiet)
 	for i, name := range sorted(c.Machines) {
-		line(first(i, "machines"), "%s", describeMachine(name, c.Machines[name]))
+		line(first(i, "machines"), "%s", describeMachine(name, c.Machines[name], c.Health[name]))
 	}
 	kept := "outcomes " + days(c.Retention.Outcomes) + ", counts " + days(c.Retention.Counts) + ", transitions " + days(c.Retention.Transitions)
 	line("kept", "%s", strings.ReplaceAll(kept, " 0s", " for ever"))
@@ -104,7 +112,7 @@ func (c Config) describeDatabase() string {
 	return fmt.Sprintf("Postgres %s at %s port %d, as %s", db.Database, db.Host, db.Port, db.User)
 }
 
-func describeMachine(name string, m breaker.Machine) string {
+func describeMachine(name string, m breaker.Machine, health Secret) string {
 	if m.Local {
 		name += ", local"
 	}
@@ -113,6 +121,9 @@ func describeMachine(name string, m breaker.Machine) string {
 	}
 	if len(m.Aliases) > 0 {
 		name += ", also called " + strings.Join(m.Aliases, ", ")
+	}
+	if health != "" {
+		name += ", health check " + shownURL(health)
 	}
 	return name
 }
@@ -182,6 +193,30 @@ func gateWords(g ingest.Gate) string {
 		text += "; or just " + joined(g.Allow, strconv.Quote)
 	}
 	return text
+}
+
+// describeChains prints the chains by name, a row for each target.
+func describeChains(out *strings.Builder, chains map[string]breaker.Chain) {
+	rows := [][]string{{"CHAIN", "TARGET", "PROVIDER", "TIER", "CONTEXT", "TAGS", "NOTE"}}
+	for _, name := range sorted(chains) {
+		for i, t := range chains[name].Targets {
+			target, tokens := t.Machine, ""
+			if t.Model != "" {
+				target += " " + t.Model
+			}
+			if t.Context > 0 {
+				tokens = strconv.Itoa(t.Context)
+			}
+			rows = append(rows, []string{first(i, name), target, t.Provider, t.Tier, tokens, strings.Join(t.Tags, ", "), t.Note})
+		}
+	}
+	writeTable(out, rows, 14, 32, 14, 8, 9, 20, 30)
+	out.WriteString("\n")
+	for _, name := range sorted(chains) {
+		c := chains[name]
+		fmt.Fprintf(out, "%s: max_hops %d; degraded for %s at most; never the same provider after %s\n",
+			name, *c.MaxHops, c.DegradedFor, orWord(strings.Join(c.AvoidProviderAfter, ", "), "nothing"))
+	}
 }
 
 // writeTable prints rows whose cells are wrapped at spaces to these widths.

@@ -27,7 +27,12 @@ func TestCheckPrintsWhatIsInForce(t *testing.T) {
 		"operators        111, 222",
 		"alerts           trips after 10s; still open after 5m, 2h",
 		"digest           30 7 * * 1-5 (minute, hour, weekdays), none on quiet days",
-		"machines         gpu-box, local, provider lab, also called 10.0.0.9:11434",
+		"machines         gpu-box, local, provider lab, also called 10.0.0.9:11434, health check http://gpu-box:11434/api/tags?…",
+		"chat            api.example                       cloud",
+		"code            gpu-box qwen3-30b                 lab             high      32768      private, vision       full quality, slow",
+		"                mac-mini qwen3-4b                 mac-mini        low",
+		"chat: max_hops 2; degraded for 10m at most; never the same provider after nothing",
+		"code: max_hops 1; degraded for 5m at most; never the same provider after quota",
 		"kept             outcomes 7d, counts 732h, transitions for ever",
 		"gpu-box               qwen3-*                   at least 50 characters; a JSON Schema; the fields decision, case.id;",
 		`                                                allowed values of decision; at least 20 ms; or just "yes", "no"`,
@@ -37,6 +42,9 @@ func TestCheckPrintsWhatIsInForce(t *testing.T) {
 		if !strings.Contains(out.String(), line+"\n") {
 			t.Errorf("missing: %s", line)
 		}
+	}
+	if strings.Contains(out.String(), "s3cret") {
+		t.Error("a secret is printed")
 	}
 	if t.Failed() {
 		t.Log(out.String())

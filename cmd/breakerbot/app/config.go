@@ -50,6 +50,8 @@ type Config struct {
 	Rules            []breaker.Rule // in order of precedence, without disabled ones
 	Gates            *ingest.Gates
 	Machines         map[string]breaker.Machine
+	Chains           map[string]breaker.Chain // by name, as they are spelled
+	Health           map[string]Secret        // by machine: the URL of its health check
 	Retention        Retention
 	AckTimeout       time.Duration
 	StartOpen        bool // whether permits are allowed before the state is restored
@@ -114,12 +116,12 @@ type rawConfig struct {
 		Weekly    later  `yaml:"weekly"`
 		Monthly   later  `yaml:"monthly"`
 	} `yaml:"digest"`
-	BuiltinRules bool                  `yaml:"builtin_rules"`
-	Rules        []breaker.Rule        `yaml:"rules"`
-	Gates        []ingest.Gate         `yaml:"gates"`
-	Chains       later                 `yaml:"chains"`
-	Machines     map[string]rawMachine `yaml:"machines"`
-	Mutes        later                 `yaml:"mutes"`
+	BuiltinRules bool                     `yaml:"builtin_rules"`
+	Rules        []breaker.Rule           `yaml:"rules"`
+	Gates        []ingest.Gate            `yaml:"gates"`
+	Chains       map[string]breaker.Chain `yaml:"chains"`
+	Machines     map[string]rawMachine    `yaml:"machines"`
+	Mutes        later                    `yaml:"mutes"`
 	Retention    struct {
 		Outcomes    time.Duration `yaml:"outcomes"`
 		Counts      time.Duration `yaml:"counts"`
@@ -148,7 +150,7 @@ type rawChat struct {
 }
 
 type rawMachine struct {
-	Health   later    `yaml:"health"`
+	Health   Secret   `yaml:"health"`
 	Local    bool     `yaml:"local"`
 	Aliases  []string `yaml:"aliases"`
 	Provider string   `yaml:"provider"`
@@ -156,8 +158,7 @@ type rawMachine struct {
 
 // notYet lists the keys of the documented configuration whose features this
 // version lacks. They may be given with their defaults and are refused with
-// anything else, so that nobody takes them to be in force. "*" stands for any
-// name.
+// anything else, so that nobody takes them to be in force.
 var notYet = []struct {
 	path       string
 	byDefault  any
@@ -167,8 +168,6 @@ var notYet = []struct {
 	{"digest.chart", "true", true},
 	{"digest.weekly", "", true},
 	{"digest.monthly", "", true},
-	{"chains", nil, false},
-	{"machines.*.health", "", false},
 	{"mutes", nil, false},
 	{"heartbeat_url", "", true},
 	{"advertise", "", true},
@@ -285,6 +284,7 @@ func (c *checker) check() {
 	c.checkMachines()
 	c.checkRules()
 	c.checkGates()
+	c.checkChains()
 	c.checkLater()
 
 	cfg.Alerts.GroupWait = c.between("alerts.group_wait", raw.Alerts.GroupWait, 0, 10*time.Minute)
@@ -504,6 +504,7 @@ func (c *checker) checkMachines() {
 		owner[name] = name
 	}
 	c.cfg.Machines = make(map[string]breaker.Machine, len(c.raw.Machines))
+	c.cfg.Health = make(map[string]Secret)
 	for _, name := range sorted(c.raw.Machines) {
 		m, key := c.raw.Machines[name], join("machines", name)
 		if err := breaker.CheckLabel(name); err != nil {
@@ -526,19 +527,15 @@ func (c *checker) checkMachines() {
 			}
 			owner[alias] = name
 		}
+		if m.Health != "" {
+			c.cfg.Health[name] = c.healthURL(key+".health", string(m.Health))
+		}
 		c.cfg.Machines[name] = breaker.Machine{Provider: m.Provider, Aliases: m.Aliases, Local: m.Local}
 	}
 }
 
 func (c *checker) checkLater() {
 	for _, key := range notYet {
-		if before, after, all := strings.Cut(key.path, ".*."); all {
-			for _, name := range sorted(c.raw.Machines) {
-				path := join(before, name) + "." + after
-				c.refuseLater(path, c.raw.Machines[name].Health.value, key.byDefault)
-			}
-			continue
-		}
 		v := reflect.ValueOf(c.raw).Elem()
 		for part := range strings.SplitSeq(key.path, ".") {
 			v = v.Field(fieldsOf(v.Type())[part])

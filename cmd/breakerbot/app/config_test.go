@@ -131,9 +131,17 @@ gates:
   - {machine: gpu-box, model: "qwen3-*", min_chars: 50, allow: ["yes", no], required: [decision, case.id], min_duration_ms: 20,
      allowed: {decision: [approve, reject, 1, null]}, schema: {type: object, properties: {n: {minimum: 0x10, maximum: 1_000, multipleOf: 0.5}}}}
   - {model: free}
-chains: {}
+chains:
+  code:
+    max_hops: 1
+    degraded_for: 5m
+    avoid_provider_after: [quota]
+    targets:
+      - {machine: mac-mini, model: qwen3-4b, tier: low}
+      - {machine: "10.0.0.9:11434", model: qwen3-30b, tier: high, tags: [private, vision], context: 32768, note: "full quality, slow"}
+  chat: {avoid_provider_after: [], targets: [{machine: api.example, provider: cloud}]}
 machines:
-  gpu-box: {health: "", local: true, aliases: ["10.0.0.9:11434"], provider: lab}
+  gpu-box: {health: "http://me:s3cret-pw@gpu-box:11434/api/tags?key=s3cret-pw", local: true, aliases: ["10.0.0.9:11434"], provider: lab}
 mutes: []
 retention: {outcomes: 7d, counts: 30d12h, transitions: 0}
 heartbeat_url: ""
@@ -179,6 +187,16 @@ func TestWholeFile(t *testing.T) {
 	want := []string{"reachability", "hangs", "errors@gpu-*", "errors", "quality", "rate-limit", "access", "permission"}
 	if got := ruleNames(cfg.Rules); !slices.Equal(got, want) {
 		t.Errorf("rules: %v", got)
+	}
+	if c := cfg.Chains["code"]; *c.MaxHops != 1 || c.DegradedFor.D() != 5*time.Minute || !slices.Equal(c.AvoidProviderAfter, []string{"quota"}) || len(c.Targets) != 2 ||
+		c.Targets[1].Context != 32768 || !slices.Equal(c.Targets[1].Tags, []string{"private", "vision"}) || c.Targets[1].Note != "full quality, slow" {
+		t.Errorf("chain: %+v", c)
+	}
+	if c := cfg.Chains["chat"]; c.MaxHops != nil || c.AvoidProviderAfter == nil || len(c.AvoidProviderAfter) != 0 || c.Targets[0].Provider != "cloud" {
+		t.Errorf("chain: %+v", c)
+	}
+	if cfg.Health["gpu-box"] != Secret("http://me:s3cret-pw@gpu-box:11434/api/tags?key=s3cret-pw") || len(cfg.Health) != 1 {
+		t.Errorf("health: %d", len(cfg.Health))
 	}
 	own := cfg.Rules[2]
 	if own.Trip.Consecutive != 1 || own.Trip.Rate != 500_000 || own.Trip.Window.Calls != 20 || own.Cooldown.ByCause["server_error"].D() != 10*time.Second ||
@@ -409,23 +427,69 @@ func TestProblems(t *testing.T) {
 		},
 		"features to come": {
 			text: `
-chains: {code: {targets: []}}
 mutes: [{machine: a}]
 heartbeat_url: http://127.0.0.1/
 advertise: 10.0.0.1:8080
 alerts: {flapping: {trips: 4, within: 30m, quiet: 6h}}
 digest: {chart: false, weekly: "0 8 * * 1", monthly: x}
-machines: {"10.0.0.1": {health: "http://10.0.0.1/"}}
 `,
 			want: []string{
-				"b.yaml:2:9: chains: is not available … ",
-				"b.yaml:3:8: mutes: is not available … ",
-				"b.yaml:4:16: heartbeat_url: is not available … ",
-				"b.yaml:5:12: advertise: is not available … ",
-				"b.yaml:6:20: alerts.flapping: is not available … ",
-				"b.yaml:7:32: digest.weekly: is not available … ",
-				"b.yaml:7:54: digest.monthly: is not available … ",
-				`b.yaml:8:33: machines["10.0.0.1"].health: is not available … `,
+				"b.yaml:2:8: mutes: is not available … ",
+				"b.yaml:3:16: heartbeat_url: is not available … ",
+				"b.yaml:4:12: advertise: is not available … ",
+				"b.yaml:5:20: alerts.flapping: is not available … ",
+				"b.yaml:6:32: digest.weekly: is not available … ",
+				"b.yaml:6:54: digest.monthly: is not available … ",
+			},
+		},
+		"chains": {
+			text: `
+machines: {gpu: {aliases: [box], provider: lab}}
+chains:
+  code: {targets: []}
+  chat:
+    max_hops: 65
+    degraded_for: 10ms
+    avoid_provider_after: [ratelimited]
+    targets:
+      - {model: m}
+      - {machine: gpu, model: m}
+      - {machine: box, model: m, provider: lab}
+      - {machine: gpu, model: n, context: -1, tags: [a, ""]}
+  "": {targets: [{machine: m}]}
+  fast: {max_hop: 1, targets: [{machine: m, contxt: 1}]}
+`,
+			want: []string{
+				"b.yaml:4:19: chains.code.targets: there are 0: 1 to 64 are needed … ",
+				"b.yaml:6:15: chains.chat.max_hops: 65 is out of range: 0 to 64 … ",
+				"b.yaml:7:19: chains.chat.degraded_for: 10ms is out of range … ",
+				`b.yaml:8:27: chains.chat.avoid_provider_after: unknown cause or class "ratelimited" … rate_limited`,
+				"b.yaml:10:9: chains.chat.targets[0].machine: is missing … 1 to 128",
+				"b.yaml:12:19: chains.chat.targets[2].machine: gpu/m is targets[1] already … ",
+				"b.yaml:13:43: chains.chat.targets[3].context: -1 is out of range … ",
+				"b.yaml:13:57: chains.chat.targets[3].tags[1]: is missing … ",
+				`b.yaml:14:3: chains[""]: the chain's name is missing … `,
+				"b.yaml:15:10: chains.fast.max_hop: unknown key: … did you mean max_hops?",
+				"b.yaml:15:45: chains.fast.targets[0].contxt: unknown key: … did you mean context?",
+			},
+		},
+		"health checks": {
+			text: `
+machines:
+  a: {health: "ftp://me:hunter2@a/"}
+  b: {health: "gpu-box:11434"}
+  c: {health: "http:///path"}
+  d: {health: "http://[::1"}
+  e: {health: "https://e/#part"}
+  "10.0.0.1": {health: [1]}
+`,
+			want: []string{
+				"b.yaml:3:15: machines.a.health: its value (not shown, it may hold a password) … looks like http://gpu-box:11434/api/tags",
+				"b.yaml:4:15: machines.b.health: its value (not shown … ",
+				"b.yaml:5:15: machines.c.health: its value (not shown … ",
+				"b.yaml:6:15: machines.d.health: its value (not shown … ",
+				"b.yaml:7:15: machines.e.health: its value (not shown … ",
+				`b.yaml:8:24: machines["10.0.0.1"].health: is a list: a text is needed … `,
 			},
 		},
 		"features to come, by environment": {

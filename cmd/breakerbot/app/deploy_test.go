@@ -228,12 +228,13 @@ func TestExampleConfiguration(t *testing.T) {
 
 	shown := regexp.MustCompile(`(?m)^( *)#(  .*)$`).ReplaceAllString(text, "$1$2")
 	shown = regexp.MustCompile(`(?m)(tokens|chats|rules|gates): \[\]`).ReplaceAllString(shown, "$1:")
-	shown = strings.ReplaceAll(strings.ReplaceAll(shown, "machines: {}", "machines:"), "bb_…", "bb_0123456789abcdef")
+	shown = regexp.MustCompile(`(?m)(machines|chains): \{\}`).ReplaceAllString(shown, "$1:")
+	shown = strings.ReplaceAll(shown, "bb_…", "bb_0123456789abcdef")
 	cfg, wrong := load(t, shown, nil)
 	if wrong != nil {
 		t.Fatal(strings.Join(wrong, "\n") + "\n" + shown)
 	}
-	if len(cfg.Tokens) != 1 || len(cfg.Telegram.Chats) != 1 || len(cfg.Machines) != 1 || len(cfg.Gates.List()) != 1 || len(cfg.Rules) != 8 || cfg.Rules[2].Match.Model == "" {
+	if len(cfg.Tokens) != 1 || len(cfg.Telegram.Chats) != 1 || len(cfg.Machines) != 1 || len(cfg.Health) != 1 || len(cfg.Chains["code"].Targets) != 2 || len(cfg.Gates.List()) != 1 || len(cfg.Rules) != 8 || cfg.Rules[2].Match.Model == "" {
 		t.Errorf("the comments give %+v", cfg)
 	}
 

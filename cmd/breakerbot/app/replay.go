@@ -26,11 +26,11 @@ var errDiffers = errors.New("the script's expectations do not hold")
 // scriptSetup is the first line of a script: the part of the configuration that
 // decides anything.
 type scriptSetup struct {
-	BuiltinRules bool                  `yaml:"builtin_rules"`
-	Rules        []breaker.Rule        `yaml:"rules"`
-	Gates        []ingest.Gate         `yaml:"gates"`
-	Chains       later                 `yaml:"chains"`
-	Machines     map[string]rawMachine `yaml:"machines"`
+	BuiltinRules bool                     `yaml:"builtin_rules"`
+	Rules        []breaker.Rule           `yaml:"rules"`
+	Gates        []ingest.Gate            `yaml:"gates"`
+	Chains       map[string]breaker.Chain `yaml:"chains"`
+	Machines     map[string]rawMachine    `yaml:"machines"`
 }
 
 // scriptLine is one of the further lines: a moment, one action, and perhaps
@@ -50,8 +50,14 @@ type scriptLine struct {
 		Actor   string     `json:"actor"`
 		Reason  string     `json:"reason"`
 	} `json:"control"`
-	Write     json.RawMessage `json:"write"`
-	Restart   *struct{}       `json:"restart"`
+	Write   json.RawMessage `json:"write"`
+	Restart *struct{}       `json:"restart"`
+	Health  *struct {
+		Machine  string `json:"machine"`
+		Answered bool   `json:"answered"`
+		Boot     bool   `json:"boot"`
+		Error    string `json:"error"`
+	} `json:"health"`
 	As        string          `json:"as"`
 	TimeoutMS int64           `json:"timeout_ms"`
 	Expect    json.RawMessage `json:"expect"`
@@ -179,11 +185,12 @@ func (r *replay) setUp(text []byte, given bool) error {
 	c.checkMachines()
 	c.checkRules()
 	c.checkGates()
+	c.checkChains()
 	c.checkLater()
 	if err := p.err(); err != nil {
 		return err
 	}
-	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Key: []byte("replay")}
+	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Chains: cfg.Chains, Key: []byte("replay"), WatchPermits: true}
 	r.decoder = ingest.Decoder{Local: isLocal(cfg.Machines), Canonical: canonical(cfg.Machines), Gates: cfg.Gates}
 	var err error
 	r.engine, err = breaker.New(r.cfg)
@@ -239,13 +246,13 @@ func (r *replay) line(text []byte) (scriptAnswer, any, error) {
 func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
 	given := 0
 	for _, is := range []bool{l.Outcome != nil, l.Permit != nil, l.Release != "", l.Extend != "", l.Route != nil,
-		l.Circuit != nil, l.Control != nil, l.Write != nil, l.Restart != nil} {
+		l.Circuit != nil, l.Control != nil, l.Write != nil, l.Restart != nil, l.Health != nil} {
 		if is {
 			given++
 		}
 	}
 	if given != 1 {
-		return nil, fmt.Errorf("%d actions are given: exactly one of outcome, permit, release, extend, circuit, control, restart is needed", given)
+		return nil, fmt.Errorf("%d actions are given: exactly one of outcome, permit, release, extend, route, circuit, control, write, restart, health is needed", given)
 	}
 	switch {
 	case l.Outcome != nil:
@@ -288,10 +295,53 @@ func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
 			return nil, fmt.Errorf("control: %w", err)
 		}
 		return ingest.BreakerJSON(v, now), nil
-	case l.Restart != nil:
-		return struct{}{}, r.restart()
+	case l.Route != nil:
+		ask, bad, _ := ingest.DecodeRoute(l.Route)
+		if len(bad) > 0 {
+			return nil, fieldErrors("route", bad)
+		}
+		route, _, err := r.engine.Route(now, ask)
+		if err != nil {
+			return nil, fmt.Errorf("route: %w", err)
+		}
+		if l.As != "" {
+			r.permits[l.As] = route.Grant.Permit
+		}
+		return ingest.RouteJSON(route, now), nil
+	case l.Write != nil:
+		key, applied, bad := ingest.DecodeWrite(l.Write)
+		if len(bad) > 0 {
+			return nil, fieldErrors("write", bad)
+		}
+		write, _, err := r.engine.Reconcile(now, key, applied, "replay")
+		return ingest.ReconciledJSON(write, err, now), nil
+	case l.Health != nil:
+		return r.health(now, l.Health.Machine, l.Health.Answered, l.Health.Boot, l.Health.Error)
 	}
-	return nil, errors.New("route and write are not available in this version")
+	return struct{}{}, r.restart()
+}
+
+// checked is what came of a health check: the breakers that it opened at the
+// start, or whether it made a probe due earlier.
+type checked struct {
+	Opened  []string `json:"opened"`
+	Earlier bool     `json:"earlier"`
+}
+
+// health does what the service does with a health check.
+func (r *replay) health(now time.Time, machine string, answered, boot bool, why string) (any, error) {
+	if err := breaker.CheckLabel(machine); err != nil {
+		return nil, fmt.Errorf("health: machine: %w", err)
+	}
+	result := checked{Opened: []string{}}
+	switch {
+	case boot:
+		opened, _ := r.engine.BootCheck(now, machine, answered, why)
+		result.Opened = append(result.Opened, opened...)
+	case answered:
+		result.Earlier, _ = r.engine.HealthAnswered(now, machine)
+	}
+	return result, nil
 }
 
 // outcome reports a call; a permit "$p1" in it stands for the one that an

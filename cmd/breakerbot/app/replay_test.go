@@ -87,17 +87,21 @@ func TestReplayPrintsOneLineForEach(t *testing.T) {
 func TestReplayScriptErrorsNameTheLine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ script, want string }{
-		"no JSON":      {"{\"builtin_rules\": true}\n{nonsense}", "line 2: "},
-		"no t":         {"{\"builtin_rules\": true}\n{\"outcome\": {}}", "line 2: t is missing"},
-		"falling t":    {"{\"t\": 5, \"restart\": {}}\n{\"t\": 4, \"restart\": {}}", "line 2: t: 4 is before 5"},
-		"no action":    {"{\"t\": 5}", "line 1: 0 actions"},
-		"two actions":  {"{\"t\": 5, \"restart\": {}, \"circuit\": {\"machine\": \"m\"}}", "line 1: 2 actions"},
-		"unknown key":  {"{\"t\": 5, \"reset\": {}}", `unknown field "reset"`},
-		"no alias":     {"{\"t\": 5, \"release\": \"$p\"}", `line 1: release: no line above has as "p"`},
-		"bad outcome":  {"{\"t\": 5, \"outcome\": {\"agent\": \"a\", \"machine\": \"m\", \"cause\": \"boom\"}}", "line 1: outcome: cause"},
-		"bad rule":     {"{\"rules\": [{\"name\": \"r\"}]}", "line 1: "},
-		"unknown rule": {"{\"t\": 1, \"control\": {\"breaker\": \"x{machine=m}\", \"op\": \"reset\"}}", `unknown rule "x"`},
-		"not yet":      {"{\"chains\": {\"c\": {\"targets\": []}}}", "not available in this version"},
+		"no JSON":       {"{\"builtin_rules\": true}\n{nonsense}", "line 2: "},
+		"no t":          {"{\"builtin_rules\": true}\n{\"outcome\": {}}", "line 2: t is missing"},
+		"falling t":     {"{\"t\": 5, \"restart\": {}}\n{\"t\": 4, \"restart\": {}}", "line 2: t: 4 is before 5"},
+		"no action":     {"{\"t\": 5}", "line 1: 0 actions"},
+		"two actions":   {"{\"t\": 5, \"restart\": {}, \"circuit\": {\"machine\": \"m\"}}", "line 1: 2 actions"},
+		"unknown key":   {"{\"t\": 5, \"reset\": {}}", `unknown field "reset"`},
+		"no alias":      {"{\"t\": 5, \"release\": \"$p\"}", `line 1: release: no line above has as "p"`},
+		"bad outcome":   {"{\"t\": 5, \"outcome\": {\"agent\": \"a\", \"machine\": \"m\", \"cause\": \"boom\"}}", "line 1: outcome: cause"},
+		"bad rule":      {"{\"rules\": [{\"name\": \"r\"}]}", "line 1: "},
+		"unknown rule":  {"{\"t\": 1, \"control\": {\"breaker\": \"x{machine=m}\", \"op\": \"reset\"}}", `unknown rule "x"`},
+		"bad chain":     {"{\"chains\": {\"c\": {\"targets\": []}}}", "chains.c.targets: there are 0"},
+		"unknown chain": {"{\"t\": 1, \"route\": {\"agent\": \"a\", \"chain\": \"c\"}}", `line 1: route: unknown chain "c": known are none`},
+		"bad route":     {"{\"t\": 1, \"route\": {\"chain\": \"c\"}}", "line 1: route: agent: is missing"},
+		"bad write":     {"{\"t\": 1, \"write\": {\"idempotency_key\": \"k\", \"result\": \"perhaps\"}}", `line 1: write: result: is the string "perhaps"`},
+		"no machine":    {"{\"t\": 1, \"health\": {\"answered\": true}}", "line 1: health: machine: is missing"},
 	} {
 		err := runReplay(strings.NewReader(tc.script), &bytes.Buffer{}, true)
 		if err == nil || errors.Is(err, errDiffers) || !strings.Contains(err.Error(), tc.want) {

@@ -193,6 +193,11 @@ func (s *service) run(stops *stopper) {
 	}
 	stops.add("journal", s.journal.Close)
 	loop("journal loop", s.journal.Run)
+	if len(s.cfg.Health) > 0 {
+		loop("health checks", func(ctx context.Context) {
+			every(ctx, healthEvery, func(time.Time) { s.checks.round(ctx) })
+		})
+	}
 }
 
 // tellDigests stores the digests that are due. What has happened until now is
@@ -208,7 +213,7 @@ func (s *service) tellDigests(ctx context.Context, now time.Time) error {
 }
 
 func (s *service) prune(ctx context.Context, now time.Time) {
-	keep := store.Retention{Counts: s.cfg.Retention.Counts, Transitions: s.cfg.Retention.Transitions}
+	keep := store.Retention{Outcomes: s.cfg.Retention.Outcomes, Counts: s.cfg.Retention.Counts, Transitions: s.cfg.Retention.Transitions}
 	rows, err := s.db.Prune(ctx, now, keep)
 	switch {
 	case ctx.Err() != nil:

@@ -43,6 +43,7 @@ type service struct {
 	starts  error // why there is no state yet
 	db      *store.DB
 	engine  *breaker.Engine
+	checks  *healthChecks
 	alerts  *bot.Alerts // the journal's; for others only while it rests
 	journal *store.Journal
 	roster  *bot.Roster
@@ -79,10 +80,14 @@ func newService(cfg Config, log *slog.Logger, now func() time.Time, out io.Write
 	if err != nil {
 		return nil, err
 	}
+	chains, err := cfg.routing()
+	if err != nil {
+		return nil, err
+	}
 	s.http = ingest.New(ingest.Options{
 		Tokens: tokens, Now: now, Log: log, Registry: s.registry, MaxSeries: cfg.MetricsMaxSeries, Version: version(),
 		AckTimeout: cfg.AckTimeout, StartOpen: cfg.StartOpen, Local: isLocal(cfg.Machines),
-		Canonical: canonical(cfg.Machines), Gates: cfg.Gates,
+		Canonical: canonical(cfg.Machines), Gates: cfg.Gates, Chains: chains,
 		Digest: s.writeDigest, Health: s.health,
 	})
 	return s, nil
@@ -101,8 +106,9 @@ func serverTokens(list []Token) ([]ingest.Token, error) {
 	return tokens, nil
 }
 
-// restore brings back the state from the database and makes the service ready.
-// The engine is told nothing that it had not decided before.
+// restore brings back the state from the database, asks the health checks and
+// makes the service ready. Beside those the engine is told nothing that it had
+// not decided before.
 func (s *service) restore(ctx context.Context, db *store.DB) error {
 	snap, key, err := db.Load(ctx, s.now(), s.cfg.IDsMax)
 	if err != nil {
@@ -132,6 +138,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	engine, err := breaker.New(breaker.Config{
 		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
+		Chains: s.cfg.Chains, WatchPermits: true,
 	})
 	if err != nil {
 		return err
@@ -171,8 +178,15 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 		Source: db, Ledger: waking{db, sender.Wake}, QuietDays: s.cfg.Digest.QuietDays, Log: s.log,
 	}
 
+	checks := newHealthChecks(engine, s.cfg.Health, s.now, s.log)
+	checks.boot(ctx)
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+
 	s.mu.Lock()
 	s.db, s.engine, s.alerts, s.journal, s.roster, s.sender, s.digests, s.starts = db, engine, alerts, journal, roster, sender, runner, nil
+	s.checks = checks
 	if s.telegram != nil {
 		s.poller = bot.NewPoller(bot.PollerConfig{Telegram: s.telegram, Log: s.log, Commands: bot.NewCommands(bot.CommandsConfig{
 			Telegram: s.telegram, Roster: roster, Budget: senderConfig.Budget, Engine: engine, History: db, Facts: db.Facts,
