@@ -286,10 +286,17 @@ func (e *Engine) apply(ct *circuit, c *call) {
 	if c.lease != nil {
 		e.settle(c.lease)
 	}
-	e.outcomes = append(e.outcomes, Applied{
-		Labels: o.Labels, At: e.now.time(), Cause: c.cause, Latency: v.Latency, Served: o.Served,
-		Fallback: o.Fallback, Duration: o.Duration, CostUSD: o.CostUSD, Late: v.Late,
-	})
+	if len(e.outcomes) == cap(e.outcomes) {
+		e.outcomes = slices.Grow(e.outcomes, 1)
+	}
+	// Written in place, over memory that is zero: there is one for every call.
+	e.outcomes = e.outcomes[:len(e.outcomes)+1]
+	a := &e.outcomes[len(e.outcomes)-1]
+	a.Labels, a.At, a.Cause, a.Latency, a.Served = o.Labels, e.now.time(), c.cause, v.Latency, o.Served
+	a.Duration, a.CostUSD, a.Late = o.Duration, o.CostUSD, v.Late
+	if o.Fallback != (Fallback{}) {
+		a.Fallback = o.Fallback
+	}
 }
 
 // duplicate notes the call's names and tells whether one was known already.
