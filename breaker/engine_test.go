@@ -937,3 +937,47 @@ func TestWindowsAfterARestart(t *testing.T) {
 		}
 	})
 }
+
+// Between the answer to "is it open" and "is it due" there is no gap: the
+// moment of retry_at itself is due, for askers and for reporters.
+func TestTheMomentOfRetryAt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		when float64
+		took time.Duration
+		want State
+		late bool
+	}{
+		"a call that started then":                 {30, 0, Closed, false},
+		"a call that started a moment before":      {30, time.Nanosecond, Open, true},
+		"a call before":                            {29.999, 0, Open, false},
+		"a call that started then and ended later": {40, 10 * time.Second, Closed, false},
+	} {
+		e := newEngine(t, plainRule())
+		trip(t, e, t0)
+		v := report(e, at(tc.when), OK, func(o *Outcome) { o.Duration = tc.took })
+		if v.State != tc.want || v.Late != tc.late {
+			t.Errorf("%s: %+v, want %s, late %v", name, v, tc.want, tc.late)
+		}
+	}
+	e := newEngine(t, plainRule())
+	trip(t, e, t0)
+	if g := ask(e, at(30).Add(-1), "a"); g.Allowed {
+		t.Errorf("a nanosecond before: %+v", g)
+	}
+	if g := ask(e, at(30), "a"); !g.Probe {
+		t.Errorf("then: %+v, want the probe", g)
+	}
+}
+
+// One witness and one model are as good as none asked for.
+func TestOneWitness(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, plainRule(func(r *Rule) { r.Trip.Witnesses, r.Trip.Models = 1, 1 }))
+	trip(t, e, t0)
+	g := ask(e, at(30), "a")
+	report(e, at(31), Refused, by(g.Permit))
+	if g := ask(e, at(61), "a"); !g.Probe {
+		t.Fatalf("%+v, want the only agent to probe again", g)
+	}
+}
