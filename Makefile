@@ -7,7 +7,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || true)
 RACE    := $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo -race)
 LDFLAGS := -s -w -X breakerbot/cmd/breakerbot/app.Version=$(VERSION)
 
-.PHONY: help demo run build test bench bench-engine lint gofmt vet staticcheck fix tidy imports check clean go
+FUZZTIME ?= 1m
+
+.PHONY: help demo run build test nightly fuzz bench bench-engine lint gofmt vet staticcheck fix tidy imports check clean go
 
 help: ## list the targets
 	@echo "make demo    a simulated day with three outages, in about a minute"
@@ -16,6 +18,8 @@ help: ## list the targets
 	@echo "make test    all tests, with the race detector"
 	@echo "make check   the gate: gofmt, vet, staticcheck, go fix, go mod tidy, import directions, tests"
 	@echo "make lint    the gate without the tests"
+	@echo "make nightly the engine against its model, in 10,000 random sequences for each set of rules"
+	@echo "make fuzz    every fuzz target for a minute (FUZZTIME=10m for longer)"
 	@echo "make bench   the benchmarks"
 	@echo "make bench-engine  the engine against gobreaker and failsafe-go, with the goals, in about 5 minutes"
 	@echo "make clean   remove what was built; data is left alone"
@@ -36,15 +40,31 @@ test: go
 	@test -n "$(RACE)" || echo "no C compiler is here: testing without the race detector, which needs one"
 	$(GO) test $(RACE) ./...
 
+nightly: go
+	$(GO) test $(RACE) -timeout 6h ./breaker -rapid.checks=10000
+
+fuzz: go
+	@for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
 bench: go
 	@sh scripts/ensure-postgres.sh --always
 	$(GO) test -short -run '^$$' -bench . -benchmem ./...
 
-# The raw output stays in bin, for benchstat.
+# Five passes, not -count 5: what is compared stands near each other in time, and
+# a busy minute spoils one value of each and not all of one. The raw output stays
+# in bin, for benchstat.
 bench-engine: go
 	@mkdir -p bin
-	$(GO) test -run '^$$' -bench '^Benchmark(Engine|Gobreaker|Failsafe)$$' -count 5 -benchtime 200ms -timeout 30m ./breaker > bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }
-	$(GO) test -run '^$$' -bench '^Benchmark(Memory|Restore)$$' -benchtime 1x -timeout 30m ./breaker >> bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }
+	@rm -f bin/bench-engine.txt
+	@for pass in 1 2 3 4 5; do echo "bench-engine: pass $$pass of 5"; \
+	  $(GO) test -run '^$$' -bench '^Benchmark(Engine|Gobreaker|Failsafe)$$' -benchtime 200ms -timeout 30m ./breaker >> bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }; done
+	@echo "bench-engine: memory and restore"; \
+	  $(GO) test -run '^$$' -bench '^Benchmark(Memory|Restore)$$' -benchtime 1x -timeout 30m ./breaker >> bin/bench-engine.txt || { cat bin/bench-engine.txt; exit 1; }
 	@$(GO) run ./scripts/benchtable < bin/bench-engine.txt
 
 check: lint imports test

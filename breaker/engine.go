@@ -490,17 +490,6 @@ func (e *Engine) granted(l *lease, g *Grant) {
 	g.Permit, g.ExpiresAt = e.sign(l.pass()), l.Deadline.time()
 }
 
-// refuses tells whether a breaker of the circuit would refuse this agent now.
-func (e *Engine) refuses(ct *circuit, agent string) bool {
-	return slices.ContainsFunc(ct.breakers, func(b *breaker) bool {
-		if b == nil {
-			return false
-		}
-		reason, _ := e.stand(b, agent)
-		return reason != ""
-	})
-}
-
 // sameRequest is the live lease that this request got before, nil if none.
 func (ct *circuit) sameRequest(ask *Ask) *lease {
 	for _, b := range ct.breakers {

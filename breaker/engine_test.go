@@ -877,9 +877,8 @@ func BenchmarkRefusal(b *testing.B) {
 	for range 3 {
 		e.Report(t0, []Outcome{{Labels: ask.Labels, Cause: Refused}})
 	}
-	now := t0
 	for i := 0; b.Loop(); i++ {
-		now = t0.Add(time.Duration(i%1000) * time.Microsecond)
+		now := t0.Add(time.Duration(i%1000) * time.Microsecond)
 		if g, _ := e.Ask(now, ask); g.Allowed {
 			b.Fatal("allowed")
 		}
