@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -269,14 +270,7 @@ func (e *Engine) chainNames() string {
 	if len(e.chains) == 0 {
 		return "none"
 	}
-	text := ""
-	for i, name := range slices.Sorted(maps.Keys(e.chains)) {
-		if i > 0 {
-			text += ", "
-		}
-		text += name
-	}
-	return text
+	return strings.Join(slices.Sorted(maps.Keys(e.chains)), ", ")
 }
 
 // turn is one answer of Route in the making.

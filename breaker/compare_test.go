@@ -771,6 +771,7 @@ func TestDifferences(t *testing.T) {
 			f := newStandalone(once)
 			for _, p := range []party{e, g, f} {
 				slow, _ := p.ask()
+				slower, _ := p.ask()
 				quick, _ := p.ask()
 				quick(failed)
 				time.Sleep(cooldown + 1)
@@ -785,6 +786,7 @@ func TestDifferences(t *testing.T) {
 				}
 				states(t, "half-open", p)
 				probe(succeeded)
+				slower(failed)
 				states(t, "closed", p)
 			}
 		}},
@@ -882,7 +884,7 @@ func TestDifferences(t *testing.T) {
 		}},
 		{"unasked, probe due", func(t *testing.T) {
 			e, _, f := tripped(t)
-			time.Sleep(cooldown + 1)
+			time.Sleep(cooldown)
 			e.hear(succeeded)
 			f.hear(succeeded)
 			states(t, "closed", e)
