@@ -184,8 +184,10 @@ func (w wording) longOpen(f AlertFacts, step time.Duration, now time.Time, repea
 		rows = append(rows, fmt.Sprintf("%s: %d of %d breakers still open", kindOf(open), len(open), len(f.Incidents)))
 	}
 	switch {
-	case f.ProbesFailed == 0:
+	case f.ProbesFailed == 0 && f.Refused == 0:
 		rows = append(rows, "no probe has been tried: nobody has called")
+	case f.ProbesFailed == 0:
+		rows = append(rows, "no probe has reported back yet")
 	case f.LastProbeAt.IsZero():
 		rows = append(rows, count(f.ProbesFailed, "probe")+" failed")
 	default:

@@ -231,12 +231,17 @@ func (r *report) warnUnknown(key []byte, known []string) {
 	if r.warnLeft <= 0 {
 		return
 	}
-	r.warnLeft--
 	name := excerpt(string(key))
-	r.warnings = append(r.warnings, Warning{
-		Path:    r.prefix + name,
-		Message: fmt.Sprintf("is not known and was left out: the nearest known field is %s", nearest(name, known)),
-	})
+	r.warn(name, fmt.Sprintf("is not known and was left out: the nearest known field is %s", nearest(name, known)))
+}
+
+// warn tells something about a field that is no error, as long as there is room.
+func (r *report) warn(path, message string) {
+	if r.warnLeft <= 0 {
+		return
+	}
+	r.warnLeft--
+	r.warnings = append(r.warnings, Warning{Path: r.prefix + path, Message: message})
 }
 
 // decode reads the object raw, which must be valid JSON, into into. A key that

@@ -41,6 +41,7 @@ type VerdictBody struct {
 	Counted      []string      `json:"counted"`
 	Late         bool          `json:"late"`
 	Duplicate    bool          `json:"duplicate"`
+	Detail       string        `json:"detail,omitempty"`   // why a gate refused the answer
 	InDoubt      bool          `json:"in_doubt,omitempty"` // a write of which nobody knows whether it took effect
 	WouldTrip    []string      `json:"would_trip,omitempty"`
 	State        breaker.State `json:"state"`

@@ -229,6 +229,12 @@ func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (o breaker.
 	if len(rep.errors) > 0 {
 		return breaker.Outcome{}, false, rep.errors, rep.warnings
 	}
+	switch o := &w.out; {
+	case o.Write && o.IdempotencyKey == "":
+		rep.warn("idempotency_key", "is missing: without one a write whose answer does not come cannot be held")
+	case !o.Write && o.IdempotencyKey != "":
+		rep.warn("write", "is not true: the idempotency_key has no effect on a call that is not marked as a write")
+	}
 	refused = w.finish(d)
 	return w.out, refused, nil, rep.warnings
 }

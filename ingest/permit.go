@@ -44,7 +44,8 @@ func (s *Server) postPermits(w http.ResponseWriter, r *http.Request) error {
 	}
 	core := s.core.Load()
 	if core == nil {
-		body := GrantBody{Allowed: s.StartOpen, State: stateUnknown, Warnings: warnings}
+		// A write may be in doubt, and nobody can say so yet: that one has to wait.
+		body := GrantBody{Allowed: s.StartOpen && ask.IdempotencyKey == "", State: stateUnknown, Warnings: warnings}
 		if !body.Allowed {
 			ms := startRetry.Milliseconds()
 			body.Reason, body.RetryAfterMS = reasonStarting, &ms

@@ -99,6 +99,9 @@ func (s *Server) postOutcomes(w http.ResponseWriter, r *http.Request) error {
 		if in.single || all {
 			body := VerdictJSON(*v, now)
 			body.Index = &in.index[i]
+			if in.refused[i] {
+				body.Detail = o.Error
+			}
 			answer.Verdicts = append(answer.Verdicts, body)
 		}
 		if !touched[o.Labels] {

@@ -223,7 +223,7 @@ func (s *Server) routeUnrestored(now time.Time, ask breaker.RouteAsk) (RouteBody
 	if err != nil {
 		return RouteBody{}, routeProblem(err)
 	}
-	if !s.StartOpen {
+	if !s.StartOpen || ask.IdempotencyKey != "" { // its write may be in doubt
 		until := now.Add(startRetry)
 		return RouteBody{Degraded: true, Until: Millis{until}, RetryAfterMS: retryAfterMS(until, now),
 			Reason: reasonStarting, Skipped: []SkippedBody{}}, nil

@@ -2,9 +2,13 @@ package ingest
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"breakerbot/breaker"
 )
 
 func TestWriteInDoubt(t *testing.T) {
@@ -102,6 +106,51 @@ func TestDecodeWrite(t *testing.T) {
 	} {
 		if _, _, errs := DecodeWrite(json.RawMessage(raw)); len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
 			t.Errorf("%s: %v, want %s", raw, errs, want)
+		}
+	}
+}
+
+// A write that nobody can hold, and a key that means nothing, are told.
+func TestHalfMarkedWritesWarn(t *testing.T) {
+	t.Parallel()
+	for body, path := range map[string]string{
+		`{"agent": "a", "machine": "m", "cause": "timeout", "write": true}`:                                "idempotency_key",
+		`{"agent": "a", "machine": "m", "cause": "timeout", "idempotency_key": "k"}`:                       "write",
+		`{"agent": "a", "machine": "m", "cause": "timeout", "write": true, "idempotency_key": "k"}`:        "",
+		`{"agent": "a", "machine": "m", "cause": "ok", "write": false, "duration_ms": 5, "stream": false}`: "",
+	} {
+		_, errs, warnings := Decoder{}.Outcome([]byte(body), time.Time{})
+		got := ""
+		for _, w := range warnings {
+			got += w.Path
+		}
+		if len(errs) > 0 || got != path {
+			t.Errorf("%s: errors %v, warnings %+v, want one about %q", body, errs, warnings, path)
+		}
+	}
+}
+
+// Until the state is there, nobody can say whether a write is in doubt: asks
+// with a key are refused even where others are allowed.
+func TestKeysWaitForTheState(t *testing.T) {
+	t.Parallel()
+	chains, err := breaker.New(breaker.Config{Chains: map[string]breaker.Chain{"code": {Targets: []breaker.Target{{Machine: "gpu"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := New(Options{StartOpen: true, Chains: chains}).Handler()
+	for _, tc := range []struct{ path, body, want string }{
+		{"/v1/permits", `{"agent": "a", "machine": "gpu"}`, `"allowed":true`},
+		{"/v1/permits", `{"agent": "a", "machine": "gpu", "idempotency_key": "k"}`, `"allowed":false,"probe":false,"state":"unknown","reason":"starting"`},
+		{"/v1/route", `{"agent": "a", "chain": "code"}`, `"degraded":false`},
+		{"/v1/route", `{"agent": "a", "chain": "code", "idempotency_key": "k"}`, `"reason":"starting"`},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost"+tc.path, strings.NewReader(tc.body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), tc.want) {
+			t.Errorf("%s %s: %d %s, want %s", tc.path, tc.body, w.Code, w.Body, tc.want)
 		}
 	}
 }

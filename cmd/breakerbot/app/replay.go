@@ -81,8 +81,7 @@ type scriptTransition struct {
 	T       float64       `json:"t"`
 }
 
-// replay runs one script on the real engine and virtual time. Its zero is 1970,
-// where every time window begins a bucket.
+// replay runs one script on the real engine and virtual time.
 type replay struct {
 	engine  *breaker.Engine
 	cfg     breaker.Config
@@ -91,7 +90,9 @@ type replay struct {
 	last    float64
 }
 
-var scriptStart = time.Unix(0, 0).UTC()
+// scriptStart is a script's zero: 1970, where every time window begins a bucket,
+// and a nanosecond, since the engine takes 1970 itself for no time at all.
+var scriptStart = time.Unix(0, 1).UTC()
 
 // runReplay reads a script and writes a line for each of its lines; with check
 // it writes only the lines that differ from what they expect, and returns
@@ -224,23 +225,31 @@ func (r *replay) line(text []byte) (scriptAnswer, any, error) {
 	r.last = *l.T
 	now := scriptStart.Add(time.Duration(math.Round(*l.T * float64(time.Second))))
 	r.engine.Advance(now)
+	// What time alone brought about is taken out first: a restart leaves the
+	// engine behind, whose transitions the service has written by then.
+	transitions := r.drain([]scriptTransition{})
 	result, err := r.act(&l, now)
 	if err != nil {
 		return scriptAnswer{}, nil, err
 	}
-	answer := scriptAnswer{T: *l.T, Result: result, Transitions: []scriptTransition{}}
-	for _, t := range r.engine.Drain().Transitions {
-		answer.Transitions = append(answer.Transitions, scriptTransition{
-			Breaker: t.Breaker, From: t.From, To: t.To, Cause: t.Cause, Reason: t.Reason, Actor: t.Actor,
-			T: t.At.Sub(scriptStart).Seconds(),
-		})
-	}
+	answer := scriptAnswer{T: *l.T, Result: result, Transitions: r.drain(transitions)}
 	if l.Expect == nil {
 		return answer, nil, nil
 	}
 	var expect any
 	err = json.Unmarshal(l.Expect, &expect)
 	return answer, expect, err
+}
+
+// drain appends what the engine has moved since the last time.
+func (r *replay) drain(list []scriptTransition) []scriptTransition {
+	for _, t := range r.engine.Drain().Transitions {
+		list = append(list, scriptTransition{
+			Breaker: t.Breaker, From: t.From, To: t.To, Cause: t.Cause, Reason: t.Reason, Actor: t.Actor,
+			T: t.At.Sub(scriptStart).Seconds(),
+		})
+	}
+	return list
 }
 
 func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
