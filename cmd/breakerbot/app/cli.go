@@ -52,6 +52,8 @@ type commandLine struct {
 	Digest  digestCmd  `cmd:"" help:"Print the digest of a period from the database."`
 	Token   tokenCmd   `cmd:"" help:"Make an access token for an agent or a person."`
 	Replay  replayCmd  `cmd:"" help:"Run a script of outcomes on the real engine and virtual time."`
+	Advise  adviseCmd  `cmd:"" help:"Derive window, threshold, cooldown and probes from a traffic rate and a recovery time."`
+	Drill   drillCmd   `cmd:"" help:"Make a stand-in fail on loopback and measure how a running server opens and closes its breakers."`
 	Migrate struct{}   `cmd:"" help:"Bring the database's schema up to date; serve does so itself."`
 	Health  healthCmd  `cmd:"" help:"Ask a running server whether it is alive."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -179,6 +181,10 @@ func (c *commandLine) run(ctx context.Context, command string, sys System) error
 		return runHealth(ctx, c.Health.URL)
 	case "replay":
 		return c.Replay.run(sys)
+	case "advise":
+		return c.Advise.run(sys.Out)
+	case "drill":
+		return c.Drill.run(ctx, sys.Out)
 	case "demo":
 		return runDemo(ctx, sys, c.Demo)
 	}

@@ -96,7 +96,7 @@ func (c *checker) checkRules() {
 			switch {
 			case rule.Match != breaker.Match{}:
 				c.at(key+".disabled", "a rule with a match cannot be disabled: leave it out, or give it mode: observe")
-			case !slices.Contains(known, rule.Name):
+			case len(rule.Scope) == 0 && !slices.Contains(known, rule.Name): // a word for one of ours
 				c.at(key+".name", "%q is no built-in rule that could be disabled: those are %s", clip(rule.Name), strings.Join(known, ", "))
 			}
 		}

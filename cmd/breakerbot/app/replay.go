@@ -163,7 +163,7 @@ func runReplay(in io.Reader, out io.Writer, check bool) error {
 // isSetup tells whether a first line sets things up: it has no t.
 func isSetup(text []byte) bool {
 	var keys map[string]json.RawMessage
-	if json.Unmarshal(text, &keys) != nil {
+	if json.Unmarshal(text, &keys) != nil || keys == nil {
 		return false
 	}
 	_, timed := keys["t"]
