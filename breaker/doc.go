@@ -30,7 +30,9 @@
 //     calls are not counted.
 //   - An incident has the number of the era in which it tripped.
 //   - Jitter is drawn from the breaker's name and era.
-//   - "In the last ten minutes" of a target's answers goes by whole minutes.
+//   - The answers that caller_timeout looks back on are kept by the minute: those
+//     of one minute leave together, when the last of them is ten minutes old. An
+//     answer without a duration says nothing of speed.
 //   - A write in doubt holds all permits for its key, also one for the place
 //     where it may have happened: whoever asks there what became of it asks
 //     without the key. It is the signal that leaves a write in doubt, also where

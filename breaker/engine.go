@@ -252,12 +252,12 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 			c.lease = e.leaseOf(p)
 		}
 	}
-	if e.duplicate(&c) {
-		v.Duplicate = true
-	} else {
-		if e.watch && c.hasPass {
-			e.word(ct, o.Agent, c.pass)
-		}
+	v.Duplicate = e.duplicate(&c)
+	if !v.Duplicate && e.watch && c.hasPass {
+		// A time-out that was counted when its permit was lost counts once.
+		v.Duplicate = e.word(ct, o.Agent, c.pass) && o.Cause == Timeout
+	}
+	if !v.Duplicate {
 		e.apply(ct, &c)
 	}
 	v.Counted = ct.set.counted(c.counted)
@@ -455,7 +455,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 func (e *Engine) probe(ct *circuit, ask *Ask, g *Grant) {
 	e.permits++
 	e.seq++
-	l := &lease{Num: e.permits, Agent: ask.Agent, Request: ask.RequestID, Granted: e.now}
+	l := &lease{Num: e.permits, Agent: ask.Agent, Request: ask.RequestID, Machine: ask.Machine, Model: ask.Model, Provider: ask.Provider, Granted: e.now}
 	var length, longest time.Duration
 	for _, b := range ct.breakers {
 		if b == nil || b.state == Closed {
@@ -497,7 +497,7 @@ func (ct *circuit) sameRequest(ask *Ask) *lease {
 			continue
 		}
 		for _, l := range b.past.leases {
-			if l.Agent == ask.Agent && l.Request == ask.RequestID {
+			if l.Agent == ask.Agent && l.Request == ask.RequestID && l.isFor(&ask.Labels) {
 				return l
 			}
 		}
@@ -791,6 +791,9 @@ func (e *Engine) named(name string) (*breaker, error) {
 	ruleName, labels, err := ParseName(name)
 	if err != nil {
 		return nil, err
+	}
+	if machine, ok := e.aliases[labels.Machine]; ok {
+		labels.Machine = machine
 	}
 	rules := e.byName[ruleName]
 	if len(rules) == 0 {

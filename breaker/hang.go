@@ -141,30 +141,32 @@ func (e *Engine) dropSample(s *sample) {
 	e.judge.touchTarget(s.target)
 }
 
-// word notes that a permit's word has come from its agent.
-func (e *Engine) word(ct *circuit, agent string, p pass) {
+// word notes that a permit's word has come from its agent. It tells whether the
+// permit had been counted as lost by then.
+func (e *Engine) word(ct *circuit, agent string, p pass) (counted bool) {
 	if agent != "" {
 		c := e.judge.agent(agent)
 		c.word, c.returned = e.now, e.now
 		e.judge.touchAgent(c)
 	}
 	if p.probe {
-		return
+		return false
 	}
 	if s := e.samples.byNum[p.num]; s != nil && s.pass == p {
 		e.dropSample(s)
 		s.target.permits.settle(s, e.now, false)
-		return
+		return false
 	}
 	if ct == nil || ct.target.permits == nil {
-		return
+		return false
 	}
 	for i := range ct.target.permits.recent {
-		if s := &ct.target.permits.recent[i]; s.pass() == p && s.Lost && !s.Told {
-			s.Told = true
+		if s := &ct.target.permits.recent[i]; s.pass() == p && s.Lost {
+			counted, s.Told = s.Told, true
 			e.judge.touchTarget(ct.target)
 		}
 	}
+	return counted
 }
 
 // settle takes what became of a followed permit into the target's record.
@@ -260,9 +262,6 @@ func (e *Engine) witnessed(w *permits) bool {
 
 // countLost counts a lost permit as a time-out, as if its agent had reported it.
 func (e *Engine) countLost(t *target, s settled, lost, of int) {
-	if e.seen.heard(e.now, s.pass().key()) {
-		return
-	}
 	o := Outcome{
 		Labels: Labels{Agent: s.Agent, Machine: t.of.Machine, Model: t.of.Model, Provider: s.Provider},
 		Cause:  Timeout, Duration: time.Duration(e.now - s.Granted), Timeout: s.Timeout,

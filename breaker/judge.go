@@ -37,6 +37,7 @@ type answerMinute struct {
 	Fastest time.Duration `json:"fastest"`
 	Index   int32         `json:"i"` // minutes since 1970
 	N       uint32        `json:"n"`
+	Last    instant       `json:"last,omitempty"` // the end of the latest of them
 }
 
 // contacts is what an agent has reached and failed to reach lately.
@@ -73,6 +74,7 @@ type remembered interface {
 
 const (
 	hasteMinutes = 10
+	hasteSpan    = hasteMinutes * minute
 	hasteAnswers = 5
 	offlineSpan  = instant(2 * time.Minute)
 	coldAfter    = instant(5 * time.Minute)
@@ -104,7 +106,7 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 		if o.Timeout > 0 && t.hasty(ended, o.Timeout) {
 			return CallerTimeout
 		}
-		if ct.local && ended-t.last >= coldAfter {
+		if ct.local && (t.last == 0 || ended-t.last >= coldAfter) {
 			if t.coldFrom == 0 || t.coldFrom < t.last {
 				t.coldFrom = ended
 				j.touchTarget(t)
@@ -120,7 +122,9 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 	case OK:
 		t.last = max(t.last, ended)
 		t.coldFrom = 0
-		t.add(ended, o.Duration)
+		if o.Duration > 0 { // one of an unknown length says nothing of speed
+			t.add(ended, o.Duration)
+		}
 		j.touchTarget(t)
 	}
 	if !notReached.has(cause) {
@@ -192,7 +196,7 @@ func (j *judge) machine(name string) *reach {
 
 func (t *target) add(ended instant, took time.Duration) {
 	index := int32(ended / minute)
-	now := answerMinute{Fastest: took, Index: index, N: 1}
+	now := answerMinute{Fastest: took, Index: index, N: 1, Last: ended}
 	switch m := &t.recent; {
 	case m.N == 0:
 		*m = now
@@ -230,12 +234,15 @@ func (t *target) remember(minute answerMinute) {
 func (m *answerMinute) add(other answerMinute) {
 	m.N += other.N
 	m.Fastest = min(m.Fastest, other.Fastest)
+	m.Last = max(m.Last, other.Last)
 }
 
 // hasty tells whether a limit was below the fastest of enough answers.
 func (t *target) hasty(ended instant, limit time.Duration) bool {
 	now, n := int32(ended/minute), uint32(0)
-	within := func(m answerMinute) bool { return m.N > 0 && m.Index > now-hasteMinutes && m.Index <= now }
+	within := func(m answerMinute) bool {
+		return m.N > 0 && m.Index <= now && ended-m.Last <= hasteSpan
+	}
 	for _, m := range t.older {
 		if within(m) {
 			if m.Fastest <= limit {

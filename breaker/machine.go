@@ -445,22 +445,27 @@ func enough(need int, failures []string, reporters []reporter, now instant) bool
 	return lately < need
 }
 
+// runWitnessed tells whether the run's failures have the witnesses that the
+// rule asks for.
+func (b *breaker) runWitnessed(now instant) bool {
+	t, w := &b.rule.Trip, b.witnesses()
+	return enough(t.Witnesses, w.runAgents, w.agents, now) && enough(t.Models, w.runModels, w.models, now)
+}
+
 // trips says in a sentence why a failure trips the breaker now, "" when it does
 // not. Of several reasons it tells the first of run, at once, Retry-After, rate.
 func (b *breaker) trips(c *call, cause Cause, now instant) string {
 	t := &b.rule.Trip
-	if t.Consecutive > 0 && int(b.run) >= t.Consecutive {
-		if w := b.witnesses(); enough(t.Witnesses, w.runAgents, w.agents, now) && enough(t.Models, w.runModels, w.models, now) {
-			if b.run == 1 {
-				return "a call failed: " + cause.String()
-			}
-			return fmt.Sprintf("%d calls in a row failed: %s", b.run, spell(b.failures().causes))
+	if t.Consecutive > 0 && int(b.run) >= t.Consecutive && b.runWitnessed(now) {
+		if b.run == 1 {
+			return "a call failed: " + cause.String()
 		}
+		return fmt.Sprintf("%d calls in a row failed: %s", b.run, spell(b.failures().causes))
 	}
 	if b.rule.atOnce.has(cause) {
 		return cause.String() + " trips at once"
 	}
-	if t.OnRetryAfter > 0 && c.RetryAfter >= t.OnRetryAfter.D() && b.asksFor(c) > now {
+	if t.OnRetryAfter > 0 && c.RetryAfter >= t.OnRetryAfter.D() && b.asksFor(c) > now && b.runWitnessed(now) {
 		return fmt.Sprintf("%s with a Retry-After of %s", cause, Duration(c.RetryAfter))
 	}
 	if t.Rate > 0 {
@@ -591,9 +596,8 @@ func (e *Engine) probed(b *breaker, c *call, cause Cause, failure bool) {
 	c.count()
 	e.touch(b)
 	b.used, p.lost = e.now, 0
-	if t := &b.rule.Trip; t.Witnesses > 1 {
-		w := b.watched()
-		w.agents = reported(w.agents, c.Agent, t.Witnesses, e.now)
+	if b.rule.watches {
+		e.reported(b, c)
 	}
 	if failure {
 		p.probes++
@@ -818,11 +822,11 @@ func (e *Engine) loseProbe(b *breaker, l *lease) {
 func (e *Engine) endHold(b *breaker, at instant) {
 	o := b.past.override
 	b.past.override = nil
+	b.forget()
 	if o.Op == OpHoldOpen && o.Over {
 		e.moveWith(b, Open, change{reason: ReasonExpired, detail: "the hold has expired; a probe is due", at: at}, func() { b.retryAt = at })
 		return
 	}
-	b.forget()
 	e.close(b, change{reason: ReasonExpired, detail: "the " + string(o.Op) + " has expired", at: at})
 }
 

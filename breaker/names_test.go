@@ -129,7 +129,7 @@ func TestRuleErrorsNameTheField(t *testing.T) {
 		"failures: ok can be no failure":         func(r *Rule) { r.Failures = []string{"ok"} },
 		"ignores: refused is a failure too":      func(r *Rule) { r.Ignores = []string{"transport"} },
 		"trip.rate: is missing":                  func(r *Rule) { r.Trip.Window = Window{Calls: 5} },
-		"trip.min_calls: 20 is more":             func(r *Rule) { r.Trip = Trip{Rate: 1, Window: Window{Calls: 5}} },
+		"trip.min_calls: 20 is more":             func(r *Rule) { r.Trip = Trip{Rate: 1, Window: Window{Calls: 5}, MinCalls: 20} },
 		"trip.at_once: quota is no failure":      func(r *Rule) { r.Trip.AtOnce = []string{"quota"} },
 		"trip.consecutive: -1 is out of range":   func(r *Rule) { r.Trip.Consecutive = -1 },
 		"mode: \"watch\" is unknown":             func(r *Rule) { r.Mode = "watch" },

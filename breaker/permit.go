@@ -82,9 +82,14 @@ func (e *Engine) CheckPermit(permit string) error {
 
 // lease is a probe under way: it holds a slot in each breaker that was due.
 type lease struct {
-	Num      uint64  `json:"num"`
-	Agent    string  `json:"agent"`
-	Request  string  `json:"request,omitempty"`
+	Num     uint64 `json:"num"`
+	Agent   string `json:"agent"`
+	Request string `json:"request,omitempty"`
+	// Machine, Model and Provider are the target that it was granted for: a
+	// request is known again by that target too.
+	Machine  string  `json:"machine,omitempty"`
+	Model    string  `json:"model,omitempty"`
+	Provider string  `json:"provider,omitempty"`
 	Era      uint64  `json:"era"`
 	Granted  instant `json:"granted"`
 	Deadline instant `json:"deadline"`
@@ -96,6 +101,11 @@ type lease struct {
 }
 
 func (l *lease) pass() pass { return pass{probe: true, era: l.Era, num: l.Num, at: l.Granted} }
+
+// isFor tells whether the lease was granted for this target.
+func (l *lease) isFor(t *Labels) bool {
+	return l.Machine == t.Machine && l.Model == t.Model && l.Provider == t.Provider
+}
 
 // drop takes the slot in b away from the lease.
 func (l *lease) drop(b *breaker) {

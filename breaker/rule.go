@@ -290,7 +290,11 @@ func (r Rule) WithDefaults() Rule {
 		if t.Window.IsZero() {
 			t.Window = Window{Calls: 100}
 		}
-		t.MinCalls = orElse(t.MinCalls, 20)
+		if t.MinCalls == 0 {
+			if t.MinCalls = 20; t.Window.Calls > 0 {
+				t.MinCalls = min(20, t.Window.Calls)
+			}
+		}
 	}
 	r.SlowAfter = orElse(r.SlowAfter, Duration(30*time.Second))
 	r.Alerts = orElse(r.Alerts, AlertSound)

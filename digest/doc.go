@@ -7,6 +7,7 @@
 // Ranking, HTML and JSON are forms of one Report and decide nothing. Schedule
 // and Period find windows, in which a local day may have 23, 24 or 25 hours;
 // consecutive windows meet exactly. Runner is asked each minute what is owed.
+// Advise goes the other way: from what is known of a service to a rule for it.
 //
 // It reads nothing itself and sends nothing: a Source gives it numbers, a
 // Ledger stores what is due. It is not for alerts, which are told at once.

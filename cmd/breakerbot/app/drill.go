@@ -708,7 +708,7 @@ func (r *drillRun) judge() {
 			other, most = cause, n
 		}
 	}
-	// What was under way when the stand-in began to fail may have been cut off.
+	// A connection may be cut where the stand-in turns.
 	if most > r.Agents || res.causes[r.kind.cause.String()] == 0 {
 		r.fault("%d failed calls were taken for %s: they were %s", most, other, r.kind.cause)
 	}

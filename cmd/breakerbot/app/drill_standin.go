@@ -22,6 +22,10 @@ type standIn struct {
 	client *http.Client
 	ended  chan struct{} // lets go of calls that hang
 
+	// turning lets calls under way end before nobody listens any more: they would
+	// be cut off, which is another failure than the one to be seen.
+	turning sync.RWMutex
+
 	mu      sync.Mutex
 	server  *http.Server // nil while nobody listens
 	addr    string
@@ -56,17 +60,19 @@ func (s *standIn) listen(addr string) error {
 
 // fail makes every call fail from now on.
 func (s *standIn) fail() {
+	s.turning.Lock()
+	defer s.turning.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failing = true
 	if s.kind.name != "refused" {
 		return
 	}
-	// Calls under way may end; new ones are refused at once.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	s.server.Shutdown(ctx)
-	s.server.Close()
+	if s.server.Shutdown(ctx) != nil {
+		s.server.Close()
+	}
 	s.server = nil
 }
 
@@ -151,6 +157,8 @@ type drillSeen struct {
 
 // call asks the stand-in for a completion, as an agent does.
 func (s *standIn) call(ctx context.Context, timeout time.Duration) drillSeen {
+	s.turning.RLock()
+	defer s.turning.RUnlock()
 	addr, _ := s.now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

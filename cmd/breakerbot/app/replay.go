@@ -31,6 +31,9 @@ type scriptSetup struct {
 	Gates        []ingest.Gate            `yaml:"gates"`
 	Chains       map[string]breaker.Chain `yaml:"chains"`
 	Machines     map[string]rawMachine    `yaml:"machines"`
+	// WatchPermits counts permits with a time-out that never come back, as the
+	// service does; a script says when it is about them.
+	WatchPermits bool `yaml:"watch_permits"`
 }
 
 // scriptLine is one of the further lines: a moment, one action, and perhaps
@@ -191,7 +194,7 @@ func (r *replay) setUp(text []byte, given bool) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Chains: cfg.Chains, Key: []byte("replay"), WatchPermits: true}
+	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Chains: cfg.Chains, Key: []byte("replay"), WatchPermits: setup.WatchPermits}
 	r.decoder = ingest.Decoder{Local: isLocal(cfg.Machines), Canonical: canonical(cfg.Machines), Gates: cfg.Gates}
 	var err error
 	r.engine, err = breaker.New(r.cfg)
