@@ -248,10 +248,7 @@ func (e *Engine) refresh(ct *circuit) {
 // first that the rule counts; nil when there is none and none is needed.
 func (e *Engine) member(ct *circuit, i int, c *call) *breaker {
 	r := ct.set.rules[i]
-	if c.tooOld {
-		return nil
-	}
-	if _, _, ignored := r.takes(c); ignored {
+	if _, _, ignored := r.takes(c); ignored || c.tooOld {
 		return nil
 	}
 	b := e.breaker(r, &ct.labels)

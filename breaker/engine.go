@@ -417,7 +417,14 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	}
 	refused, due, changes := false, 0, uint64(0)
 	for _, b := range ct.breakers {
-		if b == nil || b.state == Closed {
+		if b == nil {
+			continue
+		}
+		if b.rule.Trip.Witnesses > 1 {
+			w := b.watched()
+			w.asked = reported(w.asked, ask.Agent, 2, e.now)
+		}
+		if b.state == Closed {
 			continue
 		}
 		changes += uint64(b.changes) + 1
@@ -425,11 +432,6 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 			refused = true
 		} else if needed {
 			due++
-		}
-		if b.rule.Trip.Witnesses > 1 {
-			if w := b.watched(); ask.Agent != w.failedProber {
-				w.otherAsked = e.now
-			}
 		}
 	}
 	switch {
@@ -456,7 +458,7 @@ func (e *Engine) probe(ct *circuit, ask *Ask, g *Grant) {
 	e.permits++
 	e.seq++
 	l := &lease{Num: e.permits, Agent: ask.Agent, Request: ask.RequestID, Machine: ask.Machine, Model: ask.Model, Provider: ask.Provider, Granted: e.now}
-	var length, longest time.Duration
+	length, shortest := time.Duration(0), time.Duration(math.MaxInt64)
 	for _, b := range ct.breakers {
 		if b == nil || b.state == Closed {
 			continue
@@ -466,13 +468,13 @@ func (e *Engine) probe(ct *circuit, ask *Ask, g *Grant) {
 		}
 		l.slots = append(l.slots, b)
 		length = max(length, b.rule.Lease.D())
-		longest = max(longest, b.rule.MaxLease.D())
+		shortest = min(shortest, b.rule.MaxLease.D()) // none may be held for longer
 	}
 	if ask.Timeout > 0 {
-		length = min(ask.Timeout, longest) + LeaseMargin
+		length = min(ask.Timeout, shortest) + LeaseMargin
 	}
 	l.Era = e.era
-	l.Max = e.now + instant(longest)
+	l.Max = e.now + instant(shortest)
 	l.Deadline = min(e.now+instant(length), l.Max)
 	e.leases[l.Num] = l
 	for _, b := range l.slots {
@@ -523,8 +525,7 @@ func (e *Engine) stand(b *breaker, agent string) (reason string, needed bool) {
 			return RefusedProbeInFlight, false
 		}
 	}
-	if w := b.who; w != nil && b.rule.Trip.Witnesses > 1 && agent == w.failedProber &&
-		w.otherAsked != 0 && e.now-w.otherAsked <= instant(b.rule.Lease) {
+	if e.now < b.yieldsUntil(agent) {
 		return RefusedProbeInFlight, false
 	}
 	return "", true
@@ -537,7 +538,10 @@ func (e *Engine) freeAt(b *breaker) instant {
 	leases := b.was().leases
 	if len(leases) < b.rule.Concurrent {
 		// The asker's own probe failed; the others have until then to ask.
-		return min(at, b.witnesses().otherAsked+instant(b.rule.Lease))
+		if until := b.yieldsUntil(b.witnesses().failedProber); until != 0 {
+			return min(at, until)
+		}
+		return at
 	}
 	for _, l := range leases {
 		at = min(at, l.Deadline)
@@ -629,6 +633,12 @@ func (e *Engine) refusalOf(ct *circuit, agent string, held *Write, g *Grant) *re
 		at = max(at, t)
 		v := e.view(b)
 		v.Reason = reason
+		if reason == RefusedProbeInFlight {
+			v.RetryAt = t.time()
+		}
+		if v.Calls > 0 {
+			kept.until = 0 // a quiet hour may empty the window
+		}
 		g.Breakers = append(g.Breakers, v)
 		if n := b.was().incident; n != 0 {
 			kept.incidents = append(kept.incidents, n)

@@ -81,6 +81,7 @@ const (
 	coldFor      = instant(3 * time.Minute)
 	maxHistory   = 100_000 // targets, agents, machines each
 	maxFailed    = 64      // unreachable machines kept for an agent
+	keepFailed   = instant(10 * time.Minute)
 	minute       = instant(time.Minute)
 )
 
@@ -121,7 +122,9 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 		}
 	case OK:
 		t.last = max(t.last, ended)
-		t.coldFrom = 0
+		if ended >= t.coldFrom {
+			t.coldFrom = 0
+		}
 		if o.Duration > 0 { // one of an unknown length says nothing of speed
 			t.add(ended, o.Duration)
 		}
@@ -290,26 +293,32 @@ func (j *judge) reached(agent string, m *reach, at instant) {
 // whether the fault is the agent's own network.
 func (j *judge) offline(agent, machine string, at instant) bool {
 	c := j.agent(agent)
-	kept := c.failed[:0]
-	for _, f := range c.failed {
-		if at-f.At <= offlineSpan && len(kept) < maxFailed {
-			kept = append(kept, f)
-		}
+	// Calls are told out of order: what is too old for this one may be young
+	// enough for the next.
+	c.failed = slices.DeleteFunc(c.failed, func(f contact) bool { return at-f.At > keepFailed })
+	c.failed = append(c.failed, contact{machine, at})
+	if len(c.failed) > maxFailed {
+		c.failed = slices.Delete(c.failed, 0, 1)
 	}
-	c.failed = append(kept, contact{machine, at})
 	j.touchAgent(c)
 	if c.reached != 0 && at-c.reached <= offlineSpan {
 		return false
 	}
+	lately := func(f contact) bool { return at-f.At <= offlineSpan }
 	first, others := at, false
 	for _, f := range c.failed {
-		first = min(first, f.At)
-		others = others || f.Who != machine
+		if lately(f) {
+			first = min(first, f.At)
+			others = others || f.Who != machine
+		}
 	}
 	if !others { // fewer than two machines
 		return false
 	}
 	for _, f := range c.failed {
+		if !lately(f) {
+			continue
+		}
 		if m := j.machines[f.Who]; m != nil {
 			for _, reach := range m.by {
 				if reach.Who != "" && reach.Who != agent && reach.At > first {
@@ -373,18 +382,25 @@ func (j *judge) drain(c *copier) {
 	j.touched = emptied(j.touched)
 }
 
-// all copies what is remembered.
+// all copies what is remembered, as far as anything is known.
 func (j *judge) all(c *copier) {
 	for _, t := range j.targets {
 		for ; t != nil; t = t.next {
+			if t.last == 0 && t.coldFrom == 0 && t.permits == nil {
+				continue
+			}
 			c.lately = append(c.lately, t.copy(c))
 		}
 	}
 	for _, a := range j.agents {
-		c.lately = append(c.lately, a.copy(c))
+		if a.reached != 0 || len(a.failed) > 0 || a.word != 0 {
+			c.lately = append(c.lately, a.copy(c))
+		}
 	}
 	for _, m := range j.machines {
-		c.lately = append(c.lately, m.copy(c))
+		if m.by[0].Who != "" {
+			c.lately = append(c.lately, m.copy(c))
+		}
 	}
 }
 

@@ -103,10 +103,10 @@ type watchers struct {
 	runAgents []string // of the run
 	runModels []string
 	window    []witness // of the failures in a window of calls, oldest first
-	// failedProber is the agent whose probe failed last, otherAsked when somebody
-	// else last asked for a permit.
+	// failedProber is the agent whose probe failed last, asked the last two agents
+	// who asked for a permit.
 	failedProber string
-	otherAsked   instant
+	asked        []reporter
 }
 
 // reporter is an agent or a model, and when it was last reported on.
@@ -152,6 +152,23 @@ func (b *breaker) held() Op {
 		return ""
 	}
 	return b.past.override.Op
+}
+
+// yieldsUntil is until when the agent has to leave the next probe to others,
+// zero when it need not: its own failed last, and another has asked within the
+// lease.
+func (b *breaker) yieldsUntil(agent string) instant {
+	w := b.who
+	if w == nil || b.rule.Trip.Witnesses < 2 || agent != w.failedProber {
+		return 0
+	}
+	var until instant
+	for _, r := range w.asked {
+		if r.who != agent {
+			until = max(until, r.at+instant(b.rule.Lease))
+		}
+	}
+	return until
 }
 
 func (b *breaker) labels() Labels { return b.rule.key(b.of) }
@@ -254,10 +271,7 @@ func (e *Engine) take(b *breaker, c *call) {
 		}
 		if e.now < b.retryAt {
 			if failure {
-				if at := b.asksFor(c); at > b.retryAt {
-					b.retryAt, b.fault().floor = at, at
-					e.touch(b)
-				}
+				e.extendWait(b, c)
 			}
 			return
 		}
@@ -271,6 +285,8 @@ func (e *Engine) take(b *breaker, c *call) {
 		case !ignored && r.passive:
 			e.move(b, HalfOpen, change{reason: ReasonProbePassive, actor: c.Agent, at: e.now, cause: b.cause})
 			e.probed(b, c, cause, failure)
+		case failure:
+			e.extendWait(b, c)
 		}
 	case HalfOpen:
 		live := len(b.was().leases)
@@ -281,6 +297,14 @@ func (e *Engine) take(b *breaker, c *call) {
 		case own != nil, live == 0 && r.passive:
 			e.probed(b, c, cause, failure)
 		}
+	}
+}
+
+// extendWait lets a longer Retry-After extend the wait of an open breaker.
+func (e *Engine) extendWait(b *breaker, c *call) {
+	if at := b.asksFor(c); at > b.retryAt {
+		b.retryAt, b.fault().floor = at, at
+		e.touch(b)
 	}
 }
 
@@ -653,7 +677,7 @@ func (e *Engine) close(b *breaker, ch change) {
 	p := b.history()
 	p.incident, p.openedAt, p.probes = 0, 0, 0
 	if w := b.who; w != nil {
-		w.failedProber, w.otherAsked = "", 0
+		w.failedProber = ""
 	}
 	b.retryAt = 0
 	b.empty()

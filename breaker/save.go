@@ -41,11 +41,13 @@ type savedState struct {
 	Agents       map[string]instant `json:"agents,omitempty"`
 	Models       map[string]instant `json:"models,omitempty"`
 	FailedProber string             `json:"failed_prober,omitempty"`
-	OtherAsked   instant            `json:"other_asked,omitempty"`
-	WouldTrip    int                `json:"would_trip,omitempty"`
-	WouldSet     bool               `json:"would_set,omitempty"`
-	WouldEra     uint64             `json:"would_era,omitempty"`
-	Used         instant            `json:"used,omitempty"`
+	// OtherAsked is of snapshots before Asked: when somebody else had asked.
+	OtherAsked instant            `json:"other_asked,omitempty"`
+	Asked      map[string]instant `json:"asked,omitempty"`
+	WouldTrip  int                `json:"would_trip,omitempty"`
+	WouldSet   bool               `json:"would_set,omitempty"`
+	WouldEra   uint64             `json:"would_era,omitempty"`
+	Used       instant            `json:"used,omitempty"`
 }
 
 // copier copies breakers for whoever writes them, into a few large pieces of
@@ -128,6 +130,7 @@ func (c *copier) add(from *breaker) {
 	}
 	if w := from.who; w != nil {
 		b.who = &put(c, &c.watchers, *w)[0]
+		b.who.asked = put(c, &c.reporters, w.asked...)
 		b.who.agents, b.who.models = put(c, &c.reporters, w.agents...), put(c, &c.reporters, w.models...)
 		b.who.runAgents, b.who.runModels = slices.Clone(w.runAgents), slices.Clone(w.runModels)
 		b.who.window = slices.Clone(w.window)
@@ -193,7 +196,7 @@ func (b *breaker) saved() savedState {
 		Calls: b.calls.save(b.rule, w.window), Span: b.span, Last: f.last.view(),
 		Good: int(p.good), Lost: int(p.lost), Override: p.override,
 		Agents: saveReporters(w.agents), Models: saveReporters(w.models),
-		FailedProber: w.failedProber, OtherAsked: w.otherAsked,
+		FailedProber: w.failedProber, Asked: saveReporters(w.asked),
 		WouldTrip: int(p.would), WouldSet: p.wouldSet, WouldEra: p.wouldEra, Used: b.used,
 	}
 	if b.span != nil && len(b.span.buckets) == 0 {
@@ -373,7 +376,10 @@ func (s *savedState) restore(r *rule, leases map[uint64]*lease) *breaker {
 		w.agents = restoreReporters(s.Agents, r.Trip.Witnesses)
 		w.models = restoreReporters(s.Models, r.Trip.Models)
 		w.runAgents, w.runModels = slices.Clone(s.RunAgents), slices.Clone(s.RunModels)
-		w.failedProber, w.otherAsked = s.FailedProber, s.OtherAsked
+		w.failedProber, w.asked = s.FailedProber, restoreReporters(s.Asked, 2)
+		if s.OtherAsked != 0 {
+			w.asked = append(w.asked, reporter{at: s.OtherAsked})
+		}
 	}
 	for _, saved := range s.Leases {
 		// The same lease may hold slots in several breakers: it is one again.

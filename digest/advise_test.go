@@ -93,6 +93,7 @@ func TestAdvise(t *testing.T) {
 		"never fails":               {with(func(s *Situation) { s.Normal = 0 }), 300, 6, 3, 5 * minute, 20 * minute, 3, "false_trips: none"},
 		"no warm-up":                {with(func(s *Situation) { s.WarmUp = false }), 300, 6, 3, 5 * minute, 20 * minute, 1, "does not warm up"},
 		"little room":               {with(func(s *Situation) { s.Tolerance = 4*minute + 30*sec }), 300, 6, 3, 4*minute + 15*sec, 4*minute + 15*sec, 3, "the middle between the two"},
+		"no room but the middle":    {with(func(s *Situation) { s.Tolerance = 5 * minute }), 300, 6, 3, 4*minute + 30*sec, 4*minute + 30*sec, 3, "the middle between the two"},
 		"no room to grow":           {with(func(s *Situation) { s.Tolerance = 10 * minute }), 300, 6, 3, 5 * minute, 5 * minute, 3, "It does not grow"},
 		"a second is the least":     {with(func(s *Situation) { s.Recovery, s.Tolerance, s.React = sec/10, 3*sec/2, sec }), 0, 0, 3, sec, sec, 3, "1s"},
 		"noticed too late":          {with(func(s *Situation) { s.Rate, s.Tolerance = CallRate{1, minute}, 6*minute }), 0, 0, 3, 5 * minute, 5 * minute, 3, "it is 8m until the first probe all the same"},

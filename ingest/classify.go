@@ -1,10 +1,7 @@
 package ingest
 
 import (
-	"encoding/json"
-	"math"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +15,6 @@ const (
 	quotaWait = time.Hour
 	// queueWait is the longest Retry-After with which a local server means its queue.
 	queueWait = time.Second
-	// maxRetryAfter bounds a wait that an error text states.
-	maxRetryAfter = 366 * 24 * time.Hour
 )
 
 // seen is what an agent saw of one call, before it has a cause. The upper-case
@@ -48,14 +43,17 @@ type seen struct {
 	responseCharsSet bool
 	retryAfter       time.Duration
 	retryAfterSet    bool
-	local            bool // the machine is one of ours
+	resetOnly        bool      // retryAfter is when some contingent is full again
+	ended            time.Time // of the call: dates in waits count from it
+	local            bool      // the machine is one of ours
 
-	inside   bool     // the answer's status was a 2xx
-	status   int      // the one that counts: of the answer, or of the error inside it
-	rawText  string   // the error, bounded
-	text     string   // the same in lower case
-	codes    []string // every code and type known, lower case
-	codeText string   // the same in one piece, for phrases
+	inside   bool      // the answer's status was a 2xx
+	status   int       // the one that counts: of the answer, or of the error inside it
+	rawText  string    // the error, bounded
+	text     string    // the same in lower case, without stack and addresses: what phrases are looked for in
+	trigrams *trigrams // of text; nil when there is none
+	codes    []string  // every code and type known, lower case
+	codeText string    // the same in one piece, for phrases
 }
 
 // classify finds the cause by the table of signals, and completes the wait
@@ -63,23 +61,26 @@ type seen struct {
 // by the engine: it may still find that a time-out was the caller's own.
 func classify(s *seen) breaker.Cause {
 	s.prepare()
-	for i := range signals {
-		if signals[i].matches(s) {
-			return signals[i].cause
-		}
+	return signals[firstMatch(s, 0)].cause
+}
+
+// firstMatch is the first row from the given one on that matches; the last row
+// always does.
+func firstMatch(s *seen, from int) int {
+	for ; from < len(signals)-1 && !signals[from].matches(s); from++ {
 	}
-	return breaker.Unknown
+	return from
 }
 
 func (g *signal) matches(s *seen) bool {
-	if g.texts != nil && s.text == "" || g.codes != nil && s.codes == nil {
+	if g.list != nil && s.text == "" || g.codes != nil && s.codes == nil {
 		return false // spares most calls most of the table
 	}
 	return g.status.hold(s.status) &&
 		(g.codes == nil || slices.ContainsFunc(s.codes, func(c string) bool { return slices.Contains(g.codes, c) })) &&
 		(g.phases == nil || slices.Contains(g.phases, s.Phase)) &&
 		(g.finishes == nil || slices.Contains(g.finishes, s.FinishReason)) &&
-		(g.texts == nil || phraseList(g.texts).in(s.text)) &&
+		(g.list == nil || g.list.in(s)) &&
 		(g.when == nil || g.when(s))
 }
 
@@ -94,21 +95,26 @@ func (c statuses) hold(status int) bool {
 // text, out of an error object in the response, out of a status in words.
 func (s *seen) prepare() {
 	s.status = s.HTTPStatus
-	s.rawText = s.Error
-	if len(s.rawText) > maxErrorText {
-		s.rawText = s.rawText[:maxErrorText]
+	gist := ""
+	if text := strings.TrimSpace(s.Error); !noError[text] {
+		s.rawText, gist = bothEnds(text), bothEnds(withoutStack(text))
 	}
 	s.addCode(s.ErrorType)
 	s.addCode(s.ErrorCode)
 	s.inside = s.status/100 == 2
-	if s.rawText == "" && s.Response != nil {
+	if s.rawText == "" && s.Response != nil && (s.inside || s.status == 0) {
 		s.rawText = errorInside(s.Response)
+		gist = s.rawText
 	}
 	embedded := 0
 	if body := jsonBody(s.rawText); body != nil {
 		embedded = s.readBody(body, 0)
 	}
-	s.text = strings.ToLower(s.rawText)
+	s.text = withoutAddresses(lowerASCII(gist))
+	if s.text != "" {
+		s.trigrams = new(trigrams)
+		s.trigrams.add(s.text)
+	}
 	s.codeText = strings.Join(s.codes, " ")
 	if (s.inside || s.status == 0) && hasError(s) {
 		for _, code := range s.codes {
@@ -117,24 +123,113 @@ func (s *seen) prepare() {
 			}
 		}
 		if embedded == 0 {
-			embedded = statusInWords(s.text)
+			embedded = statusInWords(gist, lowerASCII(gist))
 		}
 		// The error inside a 200 is judged as if it had come without a status,
 		// or with the one that it states.
 		s.status = embedded
 	}
-	if s.status/100 != 2 || s.text != "" {
-		if wait, ok := waitInText(s.rawText); ok && (!s.retryAfterSet || wait > s.retryAfter) {
-			s.retryAfter, s.retryAfterSet = wait, true
-		}
+	if s.rawText != "" {
+		s.waitFor(s.rawText)
 	}
 }
 
-func (s *seen) addCode(code string) {
-	if code != "" && !slices.Contains(s.codes, code) {
-		s.codes = append(s.codes, code)
+// waitFor takes the wait that an error text states, if it is the longer one.
+// When a contingent is full again matters only to who ran into its limit.
+func (s *seen) waitFor(text string) {
+	wait, isReset, ok := waitInText(text, s.ended)
+	switch {
+	case !ok || s.retryAfterSet && wait <= s.retryAfter:
+	case isReset && s.status != 0 && s.status != 429 && s.status != 503 && s.status != 529:
+	default:
+		s.resetOnly = isReset && !s.retryAfterSet
+		s.retryAfter, s.retryAfterSet = wait, true
 	}
 }
+
+// noError are the texts and codes by which agents say that there was none.
+var noError = words("", "0", "200", "none", "None", "null", "nil", "<nil>", "undefined", "ok", "OK", "success")
+
+// addCode adds a code or a type, and of a class with its modules also the bare
+// name: whether it is httpx.ReadTimeout or ReadTimeout is the client's habit.
+func (s *seen) addCode(code string) {
+	if noError[code] || code == "error" {
+		return
+	}
+	if !slices.Contains(s.codes, code) {
+		s.codes = append(s.codes, code)
+	}
+	if i := strings.LastIndexByte(code, '.'); i > 0 && i+1 < len(code) && !slices.Contains(s.codes, code[i+1:]) {
+		s.codes = append(s.codes, code[i+1:])
+	}
+}
+
+// bothEnds bounds an error text to maxErrorText: the message of a trace stands
+// at its end, that of a log at its beginning.
+func bothEnds(text string) string {
+	if len(text) <= maxErrorText {
+		return text
+	}
+	return text[:maxErrorText/2] + "\n" + text[len(text)-maxErrorText/2+1:]
+}
+
+// withoutStack is an error text without the lines of a stack trace: the names of
+// functions and the lines of code in it are nobody's error.
+func withoutStack(text string) string {
+	python := strings.Contains(text, "Traceback (most recent call last)")
+	if !python && !strings.Contains(text, "\n    at ") && !strings.Contains(text, "\n\tat ") {
+		return text
+	}
+	var b strings.Builder
+	b.Grow(len(text))
+	for line := range strings.Lines(text) {
+		inner := line
+		if python { // an exception group draws its branches with | and +
+			if bare := strings.TrimLeft(line, " |+-"); strings.HasPrefix(strings.TrimLeft(line, " "), "|") {
+				inner = line[strings.LastIndexByte(line[:len(line)-len(bare)], '|')+1:]
+				inner = strings.TrimPrefix(inner, " ")
+			}
+		}
+		if python && strings.HasPrefix(inner, "  ") || strings.HasPrefix(strings.TrimLeft(inner, " \t"), "at ") {
+			continue
+		}
+		b.WriteString(inner)
+	}
+	return b.String()
+}
+
+// withoutAddresses is a text in lower case without its URLs and the names of
+// hosts: a machine may be called rate-limit-proxy, and a path have a timeout.
+func withoutAddresses(lower string) string {
+	for _, lead := range addressLeads {
+		if !strings.Contains(lower, lead) {
+			continue
+		}
+		var b strings.Builder
+		b.Grow(len(lower))
+		rest := lower
+		for {
+			before, after, found := strings.Cut(rest, lead)
+			b.WriteString(before)
+			if !found {
+				break
+			}
+			b.WriteString(lead)
+			end := strings.IndexAny(after, " \t\r\n\"'<>,;)]}\\")
+			if end < 0 {
+				end = len(after)
+			}
+			if strings.HasSuffix(after[:end], ":") { // "lookup gpu-box: no such host"
+				end--
+			}
+			rest = after[end:]
+		}
+		lower = b.String()
+	}
+	return lower
+}
+
+var addressLeads = []string{"://", "dial tcp: lookup ", "host='", "with url: ", "getaddrinfo enotfound ", "getaddrinfo eai_again ", "cannot connect to host ", "could not resolve host: ", "failed to connect to "}
 
 func (s *seen) hasCode(set map[string]bool) bool {
 	return slices.ContainsFunc(s.codes, func(c string) bool { return set[c] })
@@ -189,275 +284,69 @@ func (s *seen) sawAnything() bool {
 		s.outputTokensSet && s.OutputTokens > 0 || s.toolCallsSet && s.ToolCalls > 0
 }
 
-// jsonBody is the JSON object or array that an error text is, or ends in.
-func jsonBody(text string) []byte {
-	i := strings.IndexAny(text, "{[")
-	if i < 0 {
-		return nil
-	}
-	body := []byte(strings.TrimSpace(text[i:]))
-	if !json.Valid(body) {
-		return nil
-	}
-	if _, depth := valueEnd(body, 0); depth > maxDepth {
-		return nil
-	}
-	return body
-}
-
-// readBody takes codes and types out of an error body in the dialects of the
-// providers, and gives the status that it states, 0 for none. Objects are
-// followed only through the keys under which errors nest.
-func (s *seen) readBody(body []byte, level int) (status int) {
-	v := value(body)
-	if level > 6 || len(s.codes) > 32 {
-		return 0
-	}
-	if v.isArray() {
-		each(body, func(element value) bool {
-			if element.isObject() {
-				status = max(status, s.readBody(element, level+1))
-			}
-			return true
-		})
-		return status
-	}
-	if !v.isObject() {
-		return 0
-	}
-	eachMember(body, func(key []byte, v value) {
-		switch string(key) {
-		case "type", "code", "status", "error_type", "error_code", "reason", "quotaId":
-			switch {
-			case v.isString():
-				if word := strings.ToLower(v.text()); len(word) <= 128 && word != "error" {
-					s.addCode(word)
-				}
-			case v.isNumber():
-				if n, err := strconv.Atoi(string(v)); err == nil && 400 <= n && n <= 599 {
-					status = n
-				} else if err == nil {
-					s.addCode(strconv.Itoa(n))
-				}
-			}
-		case "error", "errors", "details", "detail", "response", "innererror", "metadata", "violations", "body", "data":
-			if v.isObject() || v.isArray() {
-				if n := s.readBody(v, level+1); n != 0 {
-					status = n
-				}
-			}
-		}
-	})
-	return status
-}
-
-// errorKeys are the members that an error body may have; an object with any
-// other member is an answer that happens to have a field called error.
-var errorKeys = words("error", "type", "message", "code", "status", "request_id", "detail", "details", "object", "param", "id", "user_id", "error_type", "done")
-
-// errorInside finds the error that the body of a 200 may hold instead of an
-// answer: an error object, an error event or a last line with one. It gives
-// the text of that error, "" when there is none.
-func errorInside(response value) string {
-	if response.isObject() {
-		if isErrorBody(response) {
-			return string(response)
-		}
-		return ""
-	}
-	if !response.isString() {
-		return ""
-	}
-	text := strings.TrimSpace(response.text())
-	if i := strings.Index(text, "event: error"); i == 0 || i > 0 && text[i-1] == '\n' {
-		_, data, _ := strings.Cut(text[i:], "data:")
-		return strings.TrimSpace(data)
-	}
-	last := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-	if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") {
-		for _, candidate := range []string{text, last} {
-			if body := jsonBody(candidate); body != nil && body[0] == '{' && isErrorBody(body) {
-				return candidate
-			}
-		}
-	}
-	return ""
-}
-
-func isErrorBody(object value) bool {
-	isError, only := false, true
-	eachMember(object, func(key []byte, v value) {
-		only = only && errorKeys[string(key)]
-		switch string(key) {
-		case "error":
-			isError = isError || v.isObject() || v.isString() && v.text() != ""
-		case "type":
-			isError = isError || v.isString() && v.text() == "error"
-		}
-	})
-	return isError && only
-}
-
-var statusPattern = regexp.MustCompile(`(?:error code|status code|statuscode|status|code|https?(?:/[0-9.]+)?|http error|server error|client error|response)["']?[ :=]+["']?([45][0-9][0-9])\b`)
-var leadingStatus = regexp.MustCompile(`^(?:[a-z0-9_.]+: )?([45][0-9][0-9])[ :]+([a-z].*)`)
+// statusLeads are the words before a status in the sentences of clients.
+var statusLeads = []string{"error code", "status code", "statuscode", "status", "code", "http", "https", "http error", "server error", "client error", "response", "returned error", "api error", "googleapi: error"}
 
 // statusInWords finds a status in the words of a client library, such as
-// "Error code: 429 - {…}" or "502 Bad Gateway"; 0 when there is none.
-func statusInWords(lower string) int {
-	if !strings.ContainsAny(lower, "45") {
-		return 0
-	}
-	if m := statusPattern.FindStringSubmatch(lower); m != nil {
-		n, _ := strconv.Atoi(m[1])
-		return n
-	}
-	if m := leadingStatus.FindStringSubmatch(lower); m != nil {
-		n, _ := strconv.Atoi(m[1])
-		reason := strings.ToLower(http.StatusText(n))
-		if reason != "" && strings.HasPrefix(m[2], reason) || strings.HasPrefix(m[2], "server error") || strings.HasPrefix(m[2], "client error") {
+// "Error code: 429 - {…}", "502 Bad Gateway" or "429, message='Too Many Requests'"; 0
+// when there is none. Text is what lower is with its capitals: clients of
+// OpenAI put the server's sentence behind the bare number.
+func statusInWords(text, lower string) int {
+	for i := 0; i+3 <= len(lower); i++ {
+		if lower[i] != '4' && lower[i] != '5' || !isDigit(lower[i+1]) || !isDigit(lower[i+2]) || i > 0 && isWordByte(lower[i-1]) || i+3 < len(lower) && isWordByte(lower[i+3]) {
+			continue
+		}
+		if afterLead(lower[:i]) || startsStatus(text, lower, i) || strings.HasPrefix(lower[i+3:], " error responses") {
+			n, _ := strconv.Atoi(lower[i : i+3])
 			return n
 		}
+		i += 2
 	}
 	return 0
 }
 
-var waitPattern = regexp.MustCompile(`(?:retry_?delay|retry[_ -]?after|try again (?:in|after)|retry (?:in|again in)|wait(?: for)?|available in|resets? in)((?:[_-](?:ms|milliseconds|s|secs|seconds))?)["']?[ :={"'~]*(?:seconds["']?[ :=]*)?(?:about |approximately )?([0-9][0-9a-z. ]{0,30})`)
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-var waitUnits = map[string]time.Duration{
-	"ms": time.Millisecond, "millis": time.Millisecond, "millisecond": time.Millisecond, "milliseconds": time.Millisecond,
-	"s": time.Second, "sec": time.Second, "secs": time.Second, "second": time.Second, "seconds": time.Second,
-	"m": time.Minute, "min": time.Minute, "mins": time.Minute, "minute": time.Minute, "minutes": time.Minute,
-	"h": time.Hour, "hr": time.Hour, "hrs": time.Hour, "hour": time.Hour, "hours": time.Hour,
-	"d": 24 * time.Hour, "day": 24 * time.Hour, "days": 24 * time.Hour,
-}
-
-// waitInText finds the wait that an error text states, in the wordings of the
-// providers; of several the longest.
-func waitInText(text string) (time.Duration, bool) {
-	lower := strings.ToLower(text)
-	if !containsAny(lower, []string{"retry", "try again", "wait", "available in", "reset"}) {
-		return 0, false
-	}
-	var longest time.Duration
-	found := false
-	for _, m := range waitPattern.FindAllStringSubmatch(lower, 8) {
-		if wait, ok := parseWait(m[2], strings.TrimLeft(m[1], "_-")); ok {
-			longest, found = max(longest, wait), true
-		}
-	}
-	return longest, found
-}
-
-// parseWait reads numbers with units from the start of text, such as 1m30s or
-// 20 seconds; a number without a unit has the given one, or seconds.
-func parseWait(text, unit string) (time.Duration, bool) {
-	var total float64
-	found := false
-	for {
-		text = strings.TrimLeft(text, " ")
-		n := 0
-		for n < len(text) && (text[n] == '.' || '0' <= text[n] && text[n] <= '9') {
-			n++
-		}
-		number, err := strconv.ParseFloat(strings.TrimRight(text[:n], "."), 64)
-		if err != nil {
-			return clampWait(total), found
-		}
-		text = strings.TrimLeft(text[n:], " ")
-		n = 0
-		for n < len(text) && 'a' <= text[n] && text[n] <= 'z' {
-			n++
-		}
-		per, known := waitUnits[text[:n]]
-		switch {
-		case known:
-			text = text[n:]
-		case found: // a number of something else
-			return clampWait(total), true
-		default:
-			if per = waitUnits[unit]; per == 0 {
-				per = time.Second
-			}
-			text = ""
-		}
-		total += number * float64(per)
-		found = true
-	}
-}
-
-func clampWait(ns float64) time.Duration {
-	if ns >= float64(maxRetryAfter) {
-		return maxRetryAfter
-	}
-	return time.Duration(math.Round(ns))
-}
-
-// retryAfterText reads a Retry-After that came as text: seconds, a number with
-// a unit, or an HTTP date, which counts from the moment ref.
-func retryAfterText(text string, ref time.Time) (time.Duration, bool) {
-	text = strings.TrimSpace(text)
-	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 0 && !math.IsInf(n, 0) {
-		return clampWait(n * float64(time.Second)), true
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return min(d, maxRetryAfter), true
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(0, at.Sub(ref)), maxRetryAfter), true
-	}
-	return 0, false
-}
-
-// phraseList is a list of phrases, any of which will do.
-type phraseList []string
-
-func phrases(list ...string) phraseList { return list }
-
-func words(list ...string) map[string]bool {
-	set := make(map[string]bool, len(list))
-	for _, word := range list {
-		set[word] = true
-	}
-	return set
-}
-
-// in tells whether text, which is lower case, holds one of the phrases.
-func (list phraseList) in(text string) bool {
-	if text == "" {
+// afterLead tells that before ends with one of statusLeads and what stands
+// between a name and its value.
+func afterLead(before string) bool {
+	lead := strings.TrimRight(strings.TrimRight(before, `"'`), " :=")
+	if len(lead) == len(before) || lead == "" {
 		return false
 	}
-	for _, p := range list {
-		if hasPhrase(text, p) {
+	lead = strings.TrimRight(lead, `"'`)
+	if i := strings.LastIndexByte(lead, '/'); i >= 0 && strings.Trim(lead[i+1:], "0123456789.") == "" {
+		lead = lead[:i] // http/1.1
+	}
+	for _, word := range statusLeads {
+		if strings.HasSuffix(lead, word) && (len(lead) == len(word) || !isWordByte(lead[len(lead)-len(word)-1])) {
 			return true
 		}
 	}
 	return false
 }
 
-// hasPhrase looks for p between word boundaries; a * at an end of p opens it.
-func hasPhrase(text, p string) bool {
-	openLeft, openRight := false, false
-	if p[0] == '*' {
-		openLeft, p = true, p[1:]
-	}
-	if p[len(p)-1] == '*' {
-		openRight, p = true, p[:len(p)-1]
-	}
-	for from := 0; ; {
-		i := strings.Index(text[from:], p)
-		if i < 0 {
+// startsStatus tells that the number at i begins the text, after the class of
+// the error if any, and that what follows makes it a status.
+func startsStatus(text, lower string, i int) bool {
+	if i > 0 {
+		class, ok := strings.CutSuffix(lower[:i], ": ")
+		if !ok || strings.ContainsFunc(class, func(r rune) bool { return r != '.' && (r >= 0x80 || !isWordByte(byte(r))) }) {
 			return false
 		}
-		start, end := from+i, from+i+len(p)
-		left := openLeft || start == 0 || !isWordByte(text[start-1]) || !isWordByte(p[0])
-		right := openRight || end == len(text) || !isWordByte(text[end]) || !isWordByte(p[len(p)-1])
-		if left && right {
-			return true
-		}
-		from = start + 1
 	}
-}
-
-func isWordByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '_' || c >= 0x80
+	n, _ := strconv.Atoi(lower[i : i+3])
+	rest := strings.TrimLeft(lower[i+3:], " :")
+	if strings.HasPrefix(rest, ", message=") {
+		return true // aiohttp
+	}
+	if rest == "" || len(rest) == len(lower)-i-3 {
+		return false
+	}
+	reason := lowerASCII(http.StatusText(n))
+	if reason != "" && strings.HasPrefix(rest, reason) || strings.HasPrefix(rest, "server error") || strings.HasPrefix(rest, "client error") || strings.HasPrefix(rest, "status code") {
+		return true
+	}
+	first := text[len(text)-len(rest)]
+	return (reason != "" || n >= 520) && (first == '{' || 'A' <= first && first <= 'Z')
 }

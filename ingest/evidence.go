@@ -16,39 +16,148 @@ const (
 	redacted = "[redacted]"
 )
 
-// secret is one shape in which keys and tokens turn up in error texts. hint is
-// a lower-case piece without which the pattern cannot match; it keeps the
-// patterns away from nearly every text.
+// secret is one shape in which keys and tokens turn up in error texts. Each
+// group of the pattern that matched is replaced, what stands around it stays.
 type secret struct {
-	hint    string
+	// may is false only for texts, in lower case, that the pattern cannot match. It
+	// keeps the patterns, which are slow, away from nearly every text.
+	may     func(lower string) bool
 	pattern *regexp.Regexp
-	with    string
+	// plain tells a match that is a word of a sentence. Nil: none is.
+	plain func(match string) bool
 }
+
+// secretValue is what follows the name of a secret: all that stands between
+// quotes, also in JSON within JSON, or one word.
+const secretValue = `[\\"']*\s*[:=]\s*(?:\\*"([^"\\]+)|'([^'\\]+)|\[?([^\s"'&,;<>\[\]{}\\]+))`
 
 // secrets are replaced in this order: those that keep a word of their
 // surroundings come before the bare ones.
 var secrets = []secret{
-	{"://", regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#"'<>]*@`), "${1}" + redacted + "@"},
-	{"authorization", regexp.MustCompile(`(?i)\b(authorization["']?\s*[:=]\s*["']?(?:(?:bearer|basic|token)\s+)?)[^\s"',;<>\[]+`), "${1}" + redacted},
-	{"bearer", regexp.MustCompile(`(?i)\b(bearer)([ \t]+|%20|\+)["']?[^\s"',;<>]+`), "${1} " + redacted},
-	{"basic", regexp.MustCompile(`(?i)\b(basic)[ \t]+[A-Za-z0-9+/_=-]{8,}`), "${1} " + redacted},
-	{"", regexp.MustCompile(`(?i)((?:[a-z0-9_-]*(?:api[_-]?key|access[_-]?key|secret|passw(?:or)?d|pwd|auth[_-]?token|access[_-]?token|refresh[_-]?token|session[_-]?token|signature)|[?&](?:key|token|sig|auth|code))["']?\s*[:=]\s*["']?)[^\s"'&,;<>\[\]{}]+`), "${1}" + redacted},
-	{":", regexp.MustCompile(`(^|[^0-9])[0-9]{5,}(?::|%3[Aa])[A-Za-z0-9_-]{35,}`), "${1}" + redacted},
-	{"sk-", regexp.MustCompile(`\b[a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,}`), redacted},
-	{"aiza", regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`), redacted},
-	{"eyj", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`), redacted},
-	{"akia", regexp.MustCompile(`\bAKIA[A-Z0-9]{12,}`), redacted},
-	{"_", regexp.MustCompile(`\b(?:gsk|hf|ghp|gho|ghs|github_pat|glpat|xox[abprs]|nvapi|r8|pplx|fw|csk|bbt)[_-][A-Za-z0-9_-]{10,}`), redacted},
-	{"-", regexp.MustCompile(`\b(?:xai|glpat|xox[abprs]|nvapi|pplx|csk|tgp)-[A-Za-z0-9_-]{10,}`), redacted},
+	{hasUserInfo, regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://([^\s/?#"'<>]*)@`), nil},
+	{has("authorization"), regexp.MustCompile(`(?i)\bauthorization[\\"']*\s*[:=]\s*[\\"'\[]*(?:(?:bearer|basic|token|digest|apikey)\s+)?([^\s"',;<>\[\]\\]+)`), nil},
+	{has("bearer"), regexp.MustCompile(`(?i)\bbearer(?:[ \t]+|%20|\+)(?:token\b[ \t:=]*)?[\\"']*([^\s"',;<>\\]+)`), plainWord},
+	{has("basic "), regexp.MustCompile(`(?i)\bbasic[ \t]+([A-Za-z0-9+/_=-]{8,})`), lowerLetters},
+	{has("cookie"), regexp.MustCompile(`(?i)\bcookie[\\"']*\s*[:=]\s*[\\"'\[]*([^"'\\\]]+)`), nil},
+	{has("private key-----"), regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(.+?)(?:-----END|$)`), nil},
+	{namesSecret, regexp.MustCompile(`(?i)(?:api[_ -]?key|(?:access|private|secret|subscription)[_-]?key|secret|passw(?:or)?d|passphrase|pwd|(?:auth|access|refresh|session|security|id|bot)[_-]?token|signature|credential|[?&#](?:key|token|sig|auth|code))` + secretValue), nil},
+	{namesSecret, regexp.MustCompile(`(?i)(?:[a-z0-9]+[_-]token[\\"']*\s*[:=]\s*[\\"'\[]*|["']token\\*["']\s*[:=]\s*\\*["']|\btoken=)([^\s"'&,;<>\[\]{}\\]{8,})`), nil},
+	{namesBot, regexp.MustCompile(`(?:^|[^0-9])([0-9]{5,}(?::|%3[Aa])(?:[A-Za-z0-9_-]{30,}|AA[A-Za-z0-9_-]{8,}))`), nil},
+	{has("sk-"), regexp.MustCompile(`\b([a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,})`), hyphened},
+	{has("aiza", "ya29.", "gocspx-"), regexp.MustCompile(`\b(AIza[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_.-]{10,}|GOCSPX-[A-Za-z0-9_-]{10,})`), nil},
+	{has("eyj"), regexp.MustCompile(`\b(eyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,})`), nil},
+	{has("akia", "asia"), regexp.MustCompile(`\b(A[KS]IA[A-Z0-9]{12,})`), nil},
+	{before('_', "gsk", "hf", "ghp", "gho", "ghu", "ghs", "ghr", "pat", "npm", "r8", "fw", "glpat", "nvapi", "pplx", "csk", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "live", "test", "v1", "bbt"),
+		regexp.MustCompile(`\b((?:gsk|hf|gh[pousr]|npm|r8|fw)_[A-Za-z0-9]{10,}|(?:github_pat|glpat|nvapi|pplx|csk|xox[abprs]|[sprw]k_live|[sprw]k_test|tgp_v1|dop_v1|bbt)_[A-Za-z0-9_-]{10,})`), nil},
+	{before('-', "xai", "glpat", "nvapi", "pplx", "csk", "tgp", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "xapp", "gsk", "hf", "r8", "fw"),
+		regexp.MustCompile(`\b((?:xai|glpat|xox[abprs]|xapp|nvapi|pplx|csk|tgp)-[A-Za-z0-9_-]{10,}|(?:gsk|hf|r8|fw)-[A-Za-z0-9]{10,})`), nil},
 }
 
-// secretWords are what the pattern without a hint needs one of.
-var secretWords = []string{"key", "secret", "passw", "pwd", "token", "signature", "sig=", "auth=", "code="}
+func has(pieces ...string) func(string) bool {
+	return func(lower string) bool { return containsAny(lower, pieces) }
+}
+
+func hasUserInfo(lower string) bool {
+	i := strings.Index(lower, "://")
+	return i >= 0 && strings.IndexByte(lower[i:], '@') > 0
+}
+
+// secretNames are how the names of secrets end.
+var secretNames = []string{"key", "secret", "passwd", "password", "passphrase", "pwd", "token", "signature", "credential"}
+
+// namesSecret tells that a name of a secret stands before a colon or an equals
+// sign, or a short one in the query of a URL.
+func namesSecret(lower string) bool {
+	for i := range len(lower) {
+		if lower[i] != ':' && lower[i] != '=' {
+			continue
+		}
+		name := lower[:i]
+		for name != "" && strings.IndexByte(" \\\"'", name[len(name)-1]) >= 0 {
+			name = name[:len(name)-1]
+		}
+		for _, end := range secretNames {
+			if strings.HasSuffix(name, end) {
+				return true
+			}
+		}
+		if strings.HasSuffix(name, "sig") || strings.HasSuffix(name, "auth") || strings.HasSuffix(name, "code") {
+			if j := strings.LastIndexAny(name, "?&#"); j >= 0 && len(name)-j <= len("&code") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// namesBot tells that five digits, a colon and something as long as a token
+// stand in the text, as in a bot's token.
+func namesBot(lower string) bool {
+	for i := 5; i < len(lower); i++ {
+		if lower[i] != ':' && lower[i] != '%' || !isDigit(lower[i-1]) || !isDigit(lower[i-2]) || !isDigit(lower[i-3]) || !isDigit(lower[i-4]) || !isDigit(lower[i-5]) {
+			continue
+		}
+		n := i + 1
+		for n < len(lower) && (isWordByte(lower[n]) || lower[n] == '-') {
+			n++
+		}
+		if n-i > len("aa12345678") {
+			return true
+		}
+	}
+	return false
+}
+
+// before tells that one of the words ends right before a sign.
+func before(sign byte, words ...string) func(string) bool {
+	return func(lower string) bool {
+		for from := 0; ; {
+			i := strings.IndexByte(lower[from:], sign)
+			if i < 0 {
+				return false
+			}
+			i += from
+			from = i + 1
+			for _, word := range words {
+				if strings.HasSuffix(lower[:i], word) {
+					return true
+				}
+			}
+		}
+	}
+}
+
+var plainWords = words("auth", "authentication", "authorization", "token", "tokens", "scheme", "header", "or", "and", "is", "was", "in", "for", "not", "required", "expected", "missing", "invalid", "expired", "must", "has")
+
+// plainWord tells a word that follows Bearer in a sentence, or in a challenge.
+func plainWord(match string) bool {
+	match = strings.TrimRight(lowerASCII(match), ".:)")
+	return plainWords[match] || strings.HasPrefix(match, "realm=") || strings.HasPrefix(match, "error=")
+}
+
+// lowerLetters tells a word, which the encoding of a password hardly ever is.
+func lowerLetters(match string) bool {
+	for i := 1; i < len(match); i++ {
+		if match[i] < 'a' || match[i] > 'z' {
+			return false
+		}
+	}
+	return true
+}
+
+// hyphened tells a word such as task-scheduler from a key with a prefix.
+func hyphened(match string) bool {
+	return !strings.HasPrefix(match, "sk-") && !strings.ContainsFunc(match, func(r rune) bool { return r < 'a' && r != '-' || r == '_' })
+}
 
 // Evidence is the form in which an error text is kept and shown: valid UTF-8
 // on one line, without control characters, keys or tokens, and at most
-// maxEvidence characters long.
+// maxEvidence characters long. Of a long text the lines of a stack trace go
+// first, so that the error that it ends in is seen.
 func Evidence(text string) string {
+	if len(text) > maxEvidence {
+		text = withoutStack(text)
+	}
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 		// A token cut here might no longer look like one: its rest goes too.
@@ -71,31 +180,40 @@ func scrub(text string) string {
 		return ""
 	}
 	text = printable(text)
-	lower := strings.ToLower(text)
-	for _, s := range secrets {
-		if s.hint == "" {
-			if !containsAny(lower, secretWords) {
-				continue
-			}
-		} else if !strings.Contains(lower, s.hint) {
-			continue
+	lower := lowerASCII(text)
+	for i := range secrets {
+		if secrets[i].may(lower) {
+			text = secrets[i].redact(text)
 		}
-		text = s.pattern.ReplaceAllString(text, s.with)
 	}
 	return text
 }
 
-func containsAny(s string, words []string) bool {
-	for _, word := range words {
-		if strings.Contains(s, word) {
-			return true
+func (s *secret) redact(text string) string {
+	matches := s.pattern.FindAllStringSubmatchIndex(text, -1)
+	if matches == nil {
+		return text
+	}
+	var b strings.Builder
+	from := 0
+	for _, m := range matches {
+		for g := 2; g < len(m); g += 2 {
+			if m[g] < 0 || s.plain != nil && s.plain(text[m[g]:m[g+1]]) || redacted == "["+text[m[g]:m[g+1]]+"]" {
+				continue
+			}
+			b.WriteString(text[from:m[g]])
+			b.WriteString(redacted)
+			from = m[g+1]
 		}
 	}
-	return false
+	b.WriteString(text[from:])
+	return b.String()
 }
 
 // printable turns white space into single blanks and drops control characters
-// and those that change the direction of writing; broken UTF-8 becomes U+FFFD.
+// and those that nobody sees, such as the ones that change the direction of
+// writing, but for the two joiners that some scripts need; broken UTF-8 becomes
+// U+FFFD.
 func printable(text string) string {
 	clean := true
 	for i := range len(text) {
@@ -115,7 +233,7 @@ func printable(text string) string {
 		case unicode.IsSpace(r):
 			blank = true
 			continue
-		case unicode.IsControl(r), r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
+		case unicode.IsControl(r), unicode.Is(unicode.Cf, r) && r != '\u200c' && r != '\u200d':
 			continue
 		}
 		if blank && b.Len() > 0 {

@@ -209,13 +209,6 @@ func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (o breaker.
 		}
 		rep.prefix = ""
 	}
-	if w.hasWaitTxt {
-		wait, ok := retryAfterText(w.waitText, now)
-		if !ok {
-			rep.fail("retry_after_s", fmt.Sprintf("is the string %q: a number of seconds or the text of a Retry-After header is needed", excerpt(w.waitText)))
-		}
-		w.retryAfter, w.retryAfterSet = wait, true
-	}
 	if !w.endedAt.IsZero() && !w.ageSet {
 		age := now.Sub(w.endedAt)
 		switch {
@@ -225,6 +218,14 @@ func (d Decoder) outcome(raw []byte, now time.Time, maxWarnings int) (o breaker.
 			rep.fail("ended_at", fmt.Sprintf("is %s: at most %s ago is allowed", w.endedAt.Format(time.RFC3339), spell(maxCallAge)))
 		}
 		w.out.Age = max(0, age)
+	}
+	w.ended = now.Add(-w.out.Age)
+	if w.hasWaitTxt {
+		wait, ok := retryAfterText(w.waitText, w.ended)
+		if !ok {
+			rep.fail("retry_after_s", fmt.Sprintf("is the string %q: a number of seconds or the text of a Retry-After header is needed", excerpt(w.waitText)))
+		}
+		w.retryAfter, w.retryAfterSet = wait, true
 	}
 	if len(rep.errors) > 0 {
 		return breaker.Outcome{}, false, rep.errors, rep.warnings
@@ -258,11 +259,8 @@ func (w *wireOutcome) finish(d Decoder) (refused bool) {
 	case breaker.Slow, breaker.SlowFirstToken:
 		o.Latency, o.Cause = o.Cause, breaker.OK
 	default:
-		if !w.retryAfterSet {
-			if wait, ok := waitInText(w.Error[:min(len(w.Error), maxErrorText)]); ok {
-				w.retryAfter = wait
-			}
-		}
+		w.status = w.HTTPStatus
+		w.waitFor(bothEnds(w.Error))
 	}
 	if o.Cause != breaker.OK {
 		o.RetryAfter = w.retryAfter

@@ -11,12 +11,14 @@ import (
 // do. A row without conditions matches everything.
 type signal struct {
 	status   statuses // zero: any status, and none
-	codes    []string // error_type, error_code, or the same out of the error's body; lower case
+	codes    []string // error_type, error_code, or the same out of the error's body; lower case, without the modules before a class
 	texts    []string // phrases in the error text; see phrase
 	phases   []string
 	finishes []string // finish_reason, lower case
 	when     func(*seen) bool
 	cause    breaker.Cause
+
+	list phraseList // texts, made ready for the search
 }
 
 // statuses is a condition on the HTTP status: exact ones, a range, or none at
@@ -40,41 +42,34 @@ var unanswered = between(200, 299).orNone()
 // failed holds for error statuses and for none.
 var failed = between(400, 599).orNone()
 
-// The phrases of a row match on word boundaries, so that "eof" is not found in
-// "geoffrey" and "balance" would not be in "balancer"; a * at either end opens
-// that side. Everything is lower case.
-
 // signals is the whole table, first match wins. The order is: cancelled, error
 // codes with their status, known messages, status, phase, what a 200 holds. An
 // error inside a 200 goes through the same rows with the status it states.
-var signals = []signal{
+var signals = ready([]signal{
 	// Cancelled: the caller hung up; nobody is to blame.
 	{status: on(499), cause: breaker.Cancelled},
-	{codes: []string{"err_canceled", "aborterror", "cancelled", "canceled", "cancellederror", "asyncio.cancellederror", "asyncio.exceptions.cancellederror",
-		"apiuseraborterror", "request_cancelled", "request_canceled", "client_cancelled", "context.canceled"}, when: noTimeoutWords, cause: breaker.Cancelled},
+	{codes: []string{"err_canceled", "aborterror", "abort_err", "und_err_aborted", "cancelled", "canceled", "cancellederror", "taskcanceledexception", "operationcanceledexception", "cancellationexception",
+		"apiuseraborterror", "request_cancelled", "request_canceled", "client_cancelled", "clientdisconnect", "keyboardinterrupt"}, when: hungUp, cause: breaker.Cancelled},
 	{texts: []string{"context canceled", "context cancelled", "request canceled", "request cancelled", "operation was canceled", "operation was cancelled",
 		"operation was aborted", "request was aborted", "aborted by the user", "aborted by user", "user aborted a request", "cancelled by user", "canceled by user",
 		"client disconnected", "client closed request", "client closed the connection", "client hung up", "client hang-up", "client has gone away",
-		"cancellederror", "canceledexception", "cancelled by client", "canceled by client", "code = canceled"}, when: noTimeoutWords, cause: breaker.Cancelled},
+		"signal is aborted without reason", "bodystreambuffer was aborted", "task was canceled", "cancellederror", "*canceledexception", "cancelled by client", "canceled by client", "code = canceled"}, when: hungUp, cause: breaker.Cancelled},
 
 	// Too long, whatever the status: several servers call it a server error.
 	{codes: []string{"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "contextwindowexceedederror", "string_above_max_length", "input_too_long"}, cause: breaker.ContextOverflow},
 	{texts: []string{"context length", "context window", "context size", "prompt is too long", "context_length_exceeded", "exceed_context_size_error", "maximum context",
 		"input is too long for requested model", "prompt too long", "input token count exceeds", "exceeds the maximum number of tokens", "contextwindowexceedederror",
-		"inputs tokens + max_new_tokens", "`inputs` tokens + `max_new_tokens`", "too many input tokens"}, when: notLoadingModel, cause: breaker.ContextOverflow},
+		"inputs tokens + max_new_tokens", "`inputs` tokens + `max_new_tokens`", "`inputs` must have less than", "too many input tokens", "exceed context limit", "maximum model length",
+		"input is too large to process"}, when: notLoadingModel, cause: breaker.ContextOverflow},
 
 	// The account's money. A short wait beside it means that it is a rate.
 	{status: on(402).orNone(), texts: []string{"fewer max_tokens", "can only afford"}, cause: breaker.Unaffordable},
-	{codes: []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "1113"},
-		status: failed, when: isRate, cause: breaker.RateLimited},
-	{codes: []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "1113"},
-		status: failed, cause: breaker.Quota},
-	{texts: []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}, status: failed, when: isRate, cause: breaker.RateLimited},
-	{texts: []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}, status: failed, cause: breaker.Quota},
-	{texts: []string{"exceeded your current quota", "insufficient quota", "insufficient balance", "out of credits", "insufficient credits", "spend limit", "spending limit", "billing hard limit",
-		"specified api usage limits", "monthly usage limit"}, status: on(400, 403, 429).orNone(), when: isRate, cause: breaker.RateLimited},
-	{texts: []string{"exceeded your current quota", "insufficient quota", "insufficient balance", "out of credits", "insufficient credits", "spend limit", "spending limit", "billing hard limit",
-		"specified api usage limits", "monthly usage limit"}, status: on(400, 403, 429).orNone(), cause: breaker.Quota},
+	{status: failed, codes: quotaCodes, when: isRate, cause: breaker.RateLimited},
+	{status: failed, codes: quotaCodes, cause: breaker.Quota},
+	{status: failed, texts: quotaTexts, when: isRate, cause: breaker.RateLimited},
+	{status: failed, texts: quotaTexts, cause: breaker.Quota},
+	{status: on(400, 403, 429).orNone(), texts: moneyTexts, when: isRate, cause: breaker.RateLimited},
+	{status: on(400, 403, 429).orNone(), texts: moneyTexts, cause: breaker.Quota},
 	{status: on(402), when: isRate, cause: breaker.RateLimited},
 	{status: on(402), cause: breaker.Quota},
 
@@ -82,29 +77,34 @@ var signals = []signal{
 	{status: on(400, 403, 422).orNone(), codes: []string{"content_filter", "content_policy_violation", "contentpolicyviolationerror", "responsibleaipolicyviolation", "content_blocked", "prompt_blocked",
 		"invalid_prompt", "data_inspection_failed", "prohibited_content"}, cause: breaker.ContentBlocked},
 	{status: on(400, 403, 422).orNone(), texts: []string{"content_filter", "content management policy", "content filtering policy", "response was filtered", "prompt was filtered", "safety system", "contentpolicyviolationerror", "content_policy_violation",
-		"usage policy", "flagged as potentially violating"}, cause: breaker.ContentBlocked},
+		"usage policy", "flagged as potentially violating", "your input was flagged"}, cause: breaker.ContentBlocked},
 
 	// Full queues and overload: capacity, not breakage.
 	{status: on(429), codes: []string{"overloaded"}, cause: breaker.QueueFull},
 	{status: on(429), when: localMoment, cause: breaker.QueueFull},
-	{status: on(503, 500, 429).orNone(), texts: []string{"maximum pending requests", "server busy, please try again", "queue is full", "queue full", "queue_full", "too many queued requests"}, cause: breaker.QueueFull},
+	{status: on(503, 500, 429).orNone(), texts: []string{"maximum pending requests", "server busy, please try again", "queue is full", "queue full", "queue_full", "too many queued requests", "no slot available", "no slots available"}, cause: breaker.QueueFull},
 	{status: on(529), cause: breaker.Overloaded},
 	{status: failed, codes: []string{"overloaded_error", "overloadederror", "server_is_overloaded", "1305", "engine_overloaded", "engine_overloaded_error", "modelnotreadyexception"}, cause: breaker.Overloaded},
-	{status: on(503).orNone(), codes: []string{"overloaded", "unavailable"}, cause: breaker.Overloaded},
+	{status: on(503), codes: []string{"unavailable", "slow_down"}, cause: breaker.Overloaded},
+	{status: on(503).orNone(), codes: []string{"overloaded"}, cause: breaker.Overloaded},
 	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "server is overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded"}, cause: breaker.Overloaded},
-	{status: on(503).orNone(), when: saysUnavailable, cause: breaker.Overloaded},
+	{status: on(503), when: saysUnavailable, cause: breaker.Overloaded},
 
 	// A model on its way into memory.
 	{status: on(503).orNone(), texts: []string{"loading model", "model is loading", "is currently loading", "still loading", "process is not ready", "model not ready"}, cause: breaker.Loading},
+	{status: on(503).orNone(), codes: []string{"model_loading", "model_not_ready"}, cause: breaker.Loading},
 
 	// The runner behind a 500. It says "timed out" of its own start, not of us.
 	{status: between(500, 599).orNone(), texts: []string{"runner has unexpectedly stopped", "process has terminated", "requires more system memory", "process no longer running", "cuda out of memory", "outofmemoryerror",
-		"cuda error", "enginedeaderror", "engine dead", "enginecore encountered an issue"}, cause: breaker.Crashed},
+		"cuda error", "*enginedeaderror", "engine dead", "enginecore encountered an issue", "background loop has errored"}, cause: breaker.Crashed},
+	{status: between(500, 599).and(400).orNone(), texts: []string{"model has crashed"}, cause: breaker.Crashed},
 	{status: between(500, 599).orNone(), when: startTimedOut, cause: breaker.ServerError},
 
 	// Models that are not there, or not any more.
 	{status: on(404), texts: []string{"no running instances"}, cause: breaker.Unavailable},
-	{status: on(400, 404).orNone(), codes: []string{"model_not_found", "model_not_supported", "model_not_available", "not_found_error", "deploymentnotfound", "modelnotfounderror", "model_decommissioned"}, cause: breaker.ModelMissing},
+	{status: on(400, 404).orNone(), codes: []string{"model_not_found", "model_not_supported", "model_not_available", "deploymentnotfound", "modelnotfounderror", "model_decommissioned"}, cause: breaker.ModelMissing},
+	{status: on(400, 404).orNone(), codes: []string{"not_found_error"}, when: noOtherThing, cause: breaker.ModelMissing},
+	{status: on(400, 404).orNone(), texts: []string{"no such model", "unknown model", "is not a valid model", "invalid model name", "no models loaded", "no endpoints found for", "deployment for this resource does not exist"}, cause: breaker.ModelMissing},
 	{status: on(400, 404).orNone(), when: saysModelMissing, cause: breaker.ModelMissing},
 
 	// Keys, by code: some answer 400 for a bad one.
@@ -116,51 +116,58 @@ var signals = []signal{
 
 	// Rates, by code and word where no status came.
 	{status: on(429).orNone(), codes: []string{"rate_limit_exceeded", "rate_limit_error", "ratelimiterror", "resource_exhausted", "too_many_requests", "throttlingexception", "throttling", "slow_down", "1302", "429"}, cause: breaker.RateLimited},
-	{status: statuses{none: true}, texts: []string{"too many requests", "rate limit", "rate-limit", "rate_limit_exceeded", "rate_limit_error", "ratelimiterror", "ratelimit", "resource_exhausted", "throttled", "throttlingexception"}, cause: breaker.RateLimited},
+	{status: statuses{none: true}, texts: []string{"too many requests", "rate limit", "rate-limit", "rate_limit_exceeded", "rate_limit_error", "ratelimiterror", "ratelimit", "resource_exhausted", "throttled", "throttlingexception", "no deployments available"}, cause: breaker.RateLimited},
 
 	// Other codes where no status came: exception classes and error types.
 	{status: on(413).orNone(), codes: []string{"request_too_large", "payload_too_large", "request_entity_too_large"}, cause: breaker.TooLarge},
 	{status: statuses{none: true}, texts: []string{"request_too_large", "payload too large", "request entity too large", "content too large"}, cause: breaker.TooLarge},
-	{status: statuses{none: true}, codes: []string{"invalid_request_error", "badrequesterror", "invalid_argument", "unprocessableentityerror", "validation", "validation_error", "bad_request", "validationexception", "notfounderror"}, cause: breaker.BadRequest},
+	{status: statuses{none: true}, codes: []string{"invalid_request_error", "badrequesterror", "invalid_argument", "unprocessableentityerror", "validation", "validation_error", "bad_request", "validationexception", "notfounderror", "invalidurl", "missingschema", "unsupportedprotocol"}, cause: breaker.BadRequest},
+	{status: statuses{none: true}, texts: []string{"invalid_request_error", "badrequesterror", "unprocessableentityerror", "unsupportedparamserror"}, cause: breaker.BadRequest},
 	{status: statuses{none: true}, codes: []string{"bad_gateway", "badgatewayerror"}, cause: breaker.BadGateway},
-	{status: statuses{none: true}, codes: []string{"gateway_timeout", "deadline_exceeded", "request_timeout"}, cause: breaker.GatewayTimeout},
-	{status: statuses{none: true}, codes: []string{"service_unavailable", "serviceunavailableerror", "service_unavailable_error", "serviceunavailableexception", "unavailable_error"}, cause: breaker.Unavailable},
+	{status: statuses{none: true}, codes: []string{"gateway_timeout", "deadline_exceeded", "request_timeout", "timeout_error"}, cause: breaker.GatewayTimeout},
+	{status: statuses{none: true}, codes: []string{"service_unavailable", "serviceunavailable", "serviceunavailableerror", "service_unavailable_error", "serviceunavailableexception", "unavailable_error"}, cause: breaker.Unavailable},
 	{status: statuses{none: true}, codes: []string{"server_error", "api_error", "internalservererror", "internal_server_error", "internal_error", "internal", "generation", "incomplete_generation", "internalserverexception", "modelerrorexception"}, cause: breaker.ServerError},
 	{status: statuses{none: true}, texts: []string{"bad gateway"}, cause: breaker.BadGateway},
 	{status: statuses{none: true}, texts: []string{"gateway timeout", "gateway time-out"}, cause: breaker.GatewayTimeout},
-	{status: statuses{none: true}, texts: []string{"service unavailable", "service temporarily unavailable", "serviceunavailableerror"}, cause: breaker.Unavailable},
+	{status: statuses{none: true}, texts: []string{"service unavailable", "service temporarily unavailable", "serviceunavailableerror", "no healthy upstream"}, cause: breaker.Unavailable},
 	{status: statuses{none: true}, texts: []string{"internal server error", "internalservererror"}, cause: breaker.ServerError},
 
 	// Transport, by the words of the operating system and the HTTP clients.
-	{status: unanswered, codes: []string{"emfile", "enfile", "eaddrnotavail", "enobufs"}, cause: breaker.CallerOffline},
-	{status: unanswered, texts: []string{"too many open files", "cannot assign requested address", "can't assign requested address", "no buffer space available", "eaddrnotavail", "emfile"}, cause: breaker.CallerOffline},
-	{status: unanswered, codes: []string{"enotfound", "eai_again", "eai_noname", "gaierror", "socket.gaierror", "nameresolutionerror", "dns_error"}, cause: breaker.Unreachable},
+	{status: unanswered, codes: []string{"emfile", "enfile", "eaddrnotavail", "enobufs", "pooltimeout"}, cause: breaker.CallerOffline},
+	{status: unanswered, texts: []string{"too many open files", "cannot assign requested address", "can't assign requested address", "no buffer space available", "eaddrnotavail", "emfile", "pooltimeout"}, cause: breaker.CallerOffline},
+	{status: unanswered, codes: []string{"enotfound", "eai_again", "eai_noname", "gaierror", "nameresolutionerror", "dns_error", "unknownhostexception"}, cause: breaker.Unreachable},
 	{status: unanswered, texts: []string{"no such host", "name or service not known", "name resolution", "nodename nor servname", "enotfound", "eai_again", "could not resolve", "couldn't resolve", "failed to resolve", "nameresolutionerror",
-		"server misbehaving", "failed to lookup address", "name does not resolve", "no address associated with hostname", "dns error", "dial tcp: lookup", "getaddrinfo failed", "cannot resolve", "name not resolved", "err_name_not_resolved"}, cause: breaker.Unreachable},
+		"server misbehaving", "failed to lookup address", "name does not resolve", "no address associated with hostname", "dns error", "dial tcp: lookup", "getaddrinfo failed", "cannot resolve", "name not resolved", "err_name_not_resolved", "unknownhostexception", "errno -2", "errno -3", "errno -5", "errno 11001", "winerror 11001"}, cause: breaker.Unreachable},
 	{status: unanswered, codes: []string{"econnrefused", "connectionrefusederror"}, cause: breaker.Refused},
-	{status: unanswered, texts: []string{"connection refused", "econnrefused", "actively refused", "connectionrefusederror", "connect call failed", "errno 111", "errno 61", "winerror 10061", "couldn't connect to server", "could not connect to server", "err_connection_refused"}, cause: breaker.Refused},
+	{status: unanswered, texts: []string{"connection refused", "econnrefused", "actively refused", "connectionrefusederror", "errno 111", "errno 61", "os error 111", "winerror 10061", "couldn't connect to server", "could not connect to server", "err_connection_refused"}, cause: breaker.Refused},
 	{status: unanswered, codes: []string{"ehostunreach", "enetunreach", "ehostdown", "enetdown"}, cause: breaker.Unreachable},
 	{status: unanswered, texts: []string{"no route to host", "host is unreachable", "host unreachable", "network is unreachable", "network unreachable", "ehostunreach", "enetunreach", "host is down", "ehostdown", "no route", "network is down",
-		"unreachable host", "unreachable network", "err_internet_disconnected", "err_address_unreachable"}, cause: breaker.Unreachable},
-	{status: unanswered, codes: []string{"cert_has_expired", "depth_zero_self_signed_cert", "self_signed_cert_in_chain", "unable_to_verify_leaf_signature", "unable_to_get_issuer_cert_locally", "err_tls_cert_altname_invalid", "sslerror", "ssl.sslerror",
-		"sslcertverificationerror", "ssl.sslcertverificationerror", "clientconnectorsslerror", "clientconnectorcertificateerror", "eproto", "err_ssl_wrong_version_number"}, cause: breaker.TLS},
-	{status: unanswered, texts: []string{"x509", "certificate", "certificate_verify_failed", "tls handshake", "ssl handshake", "handshake failure", "handshake failed", "handshake error", "sslerror", "sslcertverificationerror", "ssl routines", "tls:", "ssl:", "wrong version number",
+		"unreachable host", "unreachable network", "err_internet_disconnected", "err_address_unreachable", "errno 113", "errno 101", "errno 65", "errno 51", "winerror 10065", "winerror 10051"}, cause: breaker.Unreachable},
+	{status: unanswered, codes: []string{"cert_has_expired", "depth_zero_self_signed_cert", "self_signed_cert_in_chain", "unable_to_verify_leaf_signature", "unable_to_get_issuer_cert_locally", "err_tls_cert_altname_invalid", "sslerror",
+		"sslcertverificationerror", "sslhandshakeexception", "clientconnectorsslerror", "clientconnectorcertificateerror", "eproto", "err_ssl_wrong_version_number"}, cause: breaker.TLS},
+	{status: unanswered, texts: []string{"x509", "certificate", "certificate_verify_failed", "tls handshake", "ssl handshake", "handshake failure", "handshake failed", "handshake error", "handshake operation timed out", "sslhandshakeexception", "ssl connection could not be established", "ssl/tls secure channel", "http response to https client", "sslerror", "sslcertverificationerror", "ssl routines", "tls:", "ssl: ", "wrong version number",
 		"self-signed", "self signed", "does not look like a tls", "err_cert_*", "err_ssl_*", "ssl connect error", "[ssl"}, cause: breaker.TLS},
-	{status: unanswered, codes: []string{"und_err_connect_timeout", "connecttimeout", "httpx.connecttimeout", "requests.exceptions.connecttimeout", "connecttimeouterror", "connectiontimeouterror", "err_connection_timed_out", "pooltimeout"}, cause: breaker.ConnectTimeout},
+	{status: unanswered, texts: []string{"litellm.timeout"}, when: noPhase, cause: breaker.Timeout}, // its "Connection timed out" is about the whole call
+	{status: unanswered, codes: []string{"und_err_connect_timeout", "connecttimeout", "connecttimeouterror", "connectiontimeouterror", "err_connection_timed_out"}, cause: breaker.ConnectTimeout},
 	{status: unanswered, when: connectTimedOut, cause: breaker.ConnectTimeout},
+	{status: unanswered, texts: []string{"connect call failed"}, cause: breaker.Refused},
 	{status: unanswered, codes: []string{"und_err_body_timeout", "stream_idle_timeout", "idle_timeout"}, cause: breaker.Stalled},
-	{status: unanswered, texts: []string{"body timeout", "idle timeout", "idle time-out", "stream idle", "stalled", "no data received for", "no chunk for", "no chunks for", "chunk timeout", "inter-chunk", "no tokens for", "no token for", "gap between chunks"}, cause: breaker.Stalled},
+	{status: unanswered, texts: []string{"body timeout", "und_err_body_timeout", "idle timeout", "idle time-out", "stream idle", "stalled", "no data received for", "no chunk for", "no chunks for", "chunk timeout", "inter-chunk", "no tokens for", "no token for", "gap between chunks", "operation too slow"}, cause: breaker.Stalled},
 	{status: unanswered, when: timedOutIn("dns"), cause: breaker.Unreachable},
 	{status: unanswered, when: timedOutIn("connect"), cause: breaker.ConnectTimeout},
 	{status: unanswered, when: timedOutIn("tls"), cause: breaker.TLS},
 	{status: unanswered, when: timedOutInStream, cause: breaker.Stalled},
 	{status: unanswered, when: timedOut, cause: breaker.Timeout},
-	{status: unanswered, texts: []string{"incomplete chunked read", "incompleteread", "incomplete read", "without sending complete message body", "ended prematurely", "premature close", "premature end", "err_stream_premature_close", "outstanding read data", "body closed before",
+	{status: unanswered, codes: []string{"chunkedencodingerror", "clientpayloaderror", "incompleteread", "err_stream_premature_close"}, cause: breaker.Truncated},
+	{status: unanswered, texts: []string{"incomplete chunked read", "incompleteread", "incomplete read", "without sending complete message body", "ended prematurely", "premature close", "premature end", "err_stream_premature_close", "outstanding read data", "bytes remaining to read", "invalidchunklength", "body closed before",
 		"transferencodingerror", "transfer encoding error", "contentlengtherror", "response payload is not completed", "stream ended without", "stream closed before", "missing finish_reason", "without finish_reason", "stream disconnected before completion", "stream truncated"}, cause: breaker.Truncated},
 	{status: unanswered, when: cutAfterFirstByte, cause: breaker.Truncated},
 	{status: unanswered, when: cut, cause: breaker.Reset},
-	{status: unanswered, codes: []string{"apiconnectionerror", "connecterror", "httpx.connecterror", "connectionerror", "requests.exceptions.connectionerror", "clientconnectorerror", "newconnectionerror", "maxretryerror"}, when: noPhase, cause: breaker.Unreachable},
-	{status: unanswered, texts: []string{"all connection attempts failed", "connection error", "cannot connect to host", "failed to connect", "could not connect", "failed to establish a new connection", "apiconnectionerror", "unable to connect"}, when: noPhase, cause: breaker.Unreachable},
+	{status: unanswered, codes: []string{"apiconnectionerror", "connecterror", "connectionerror", "connectexception", "clientconnectorerror", "newconnectionerror", "maxretryerror", "err_network"}, when: notBegun, cause: breaker.Unreachable},
+	{status: unanswered, texts: []string{"all connection attempts failed", "connection error", "cannot connect to host", "failed to connect", "could not connect", "failed to establish a new connection", "apiconnectionerror", "unable to connect",
+		"fetch failed", "failed to fetch", "networkerror when attempting to fetch"}, when: notBegun, cause: breaker.Unreachable},
+	{status: statuses{none: true}, codes: []string{"unavailable"}, cause: breaker.Overloaded},
+	{status: statuses{none: true}, when: saysUnavailable, cause: breaker.Overloaded},
 
 	// Status alone.
 	{status: on(401), cause: breaker.Auth},
@@ -198,36 +205,67 @@ var signals = []signal{
 
 	// Nothing at all is known.
 	{cause: breaker.Unknown},
+})
+
+func ready(table []signal) []signal {
+	for i := range table {
+		if texts := table[i].texts; texts != nil {
+			table[i].list = phrases(texts...)
+		}
+	}
+	return table
 }
 
 // timeoutWords are the ways in which clients say that their time ran out.
 var timeoutWords = phrases("*timeout", "*timeouterror", "*timeoutexception", "*timeouted", "timed out", "timed-out", "deadline exceeded", "deadline_exceeded", "etimedout", "esockettimedout", "time-out", "time out", "timeout:", "aborted due to timeout")
 
-var timeoutCodes = words("timeout", "timeouterror", "etimedout", "esockettimedout", "readtimeout", "httpx.readtimeout", "requests.exceptions.readtimeout", "readtimeouterror", "apitimeouterror", "asyncio.timeouterror", "timeoutexception", "sockettimeout",
-	"socket.timeout", "und_err_headers_timeout", "econnaborted", "deadline_exceeded", "context.deadlineexceeded", "litellm.timeout", "writetimeout", "httpx.writetimeout", "servertimeouterror")
+var timeoutCodes = words("timeout", "timeouterror", "etimedout", "esockettimedout", "readtimeout", "readtimeouterror", "apitimeouterror", "timeoutexception", "sockettimeout", "sockettimeouterror", "sockettimeoutexception",
+	"und_err_headers_timeout", "econnaborted", "deadline_exceeded", "deadlineexceeded", "writetimeout", "servertimeouterror")
 
 var connectTimeoutWords = phrases("connect timeout", "connection timeout", "connecttimeout", "connecttimeouterror", "connect timed out", "connect: connection timed out", "connect: operation timed out", "timed out connecting", "connect etimedout", "connecttimeoutexception",
-	"timeout while connecting", "timed out while connecting", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party")
+	"timeout while connecting", "timed out while connecting", "und_err_connect_timeout", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party", "errno 110", "errno 60", "os error 110", "winerror 10060")
+
+// dialWords say that a connection was being made: a time-out beside them is its.
+var dialWords = phrases("dial tcp", "failed to connect to")
 
 var cutWords = phrases("connection reset", "econnreset", "reset by peer", "socket hang up", "broken pipe", "epipe", "eof", "remote end closed connection", "server disconnected", "connection aborted", "connection closed", "connection was closed", "connection was forcibly closed",
 	"forcibly closed", "other side closed", "goaway", "remoteprotocolerror", "empty reply from server", "stream reset", "stream error", "connection lost", "connectionreseterror", "incomplete envelope", "serverdisconnectederror", "closed by the remote host", "server closed idle connection",
-	"server closed the connection", "err_connection_reset", "err_empty_response", "use of closed network connection", "remotedisconnected", "terminated")
+	"server closed the connection", "err_connection_reset", "err_empty_response", "use of closed network connection", "remotedisconnected", "not closed cleanly", "connection broken", "connection was lost", "readerror", "writeerror", "errno 104", "errno 54", "errno 32", "os error 104", "winerror 10054", "terminated")
 
-var cutCodes = words("econnreset", "epipe", "und_err_socket", "connectionreseterror", "brokenpipeerror", "remoteprotocolerror", "httpx.remoteprotocolerror", "readerror", "httpx.readerror", "serverdisconnectederror", "remotedisconnected", "connectionabortederror", "chunkedencodingerror",
-	"clientpayloaderror", "incompleteread", "err_stream_premature_close")
+var cutCodes = words("econnreset", "epipe", "und_err_socket", "connectionreseterror", "brokenpipeerror", "remoteprotocolerror", "readerror", "writeerror", "closeerror", "serverdisconnectederror", "remotedisconnected", "connectionabortederror",
+	"err_http2_stream_error", "err_http2_goaway_session")
+
+// wholeCallWords are time-outs of a whole call, where the others may be those
+// of one read.
+var wholeCallWords = phrases("context deadline exceeded", "client.timeout", "aborted due to timeout", "operation timed out after", "httpclient.timeout")
+
+// quotaCodes and quotaTexts say that the account's money or its contingent is
+// used up; moneyTexts say so as long as the status agrees.
+var quotaCodes = []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "budget_exceeded", "1113"}
+
+var quotaTexts = []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}
+
+var moneyTexts = []string{"exceeded your current quota", "insufficient quota", "insufficient balance", "out of credits", "insufficient credits", "spend limit", "spending limit", "billing hard limit",
+	"specified api usage limits", "monthly usage limit", "budget has been exceeded"}
 
 var rateWords = phrases("per minute", "per-minute", "*perminute*", "per min", "per second", "per-second", "*persecond*", "concurrent", "concurrency", "requests/min", "tokens/min", "rpm", "tpm")
 
-func noTimeoutWords(s *seen) bool  { return !timeoutWords.in(s.text) && !s.hasCode(timeoutCodes) }
+// hungUp tells an end by the caller from a time-out, and from a connection that
+// broke: .NET calls all of them aborted.
+func hungUp(s *seen) bool { return !timedOut(s) && !brokenWords.in(s) }
+
+var brokenWords = phrases("was aborted: could not", "was aborted: the connection", "was aborted: the underlying")
+
 func notLoadingModel(s *seen) bool { return !strings.Contains(s.text, "loading model") }
 func hasError(s *seen) bool        { return s.text != "" || len(s.codes) > 0 }
 func errorInside200(s *seen) bool  { return s.inside && hasError(s) }
 func noPhase(s *seen) bool         { return s.Phase == "" || s.Phase == "dns" || s.Phase == "connect" }
+func notBegun(s *seen) bool        { return noPhase(s) && !s.begun() }
 
 // isRate tells whether a body that speaks of quota means a rate all the same:
 // it gives a wait under an hour, or names requests per minute or at a time.
 func isRate(s *seen) bool {
-	return s.retryAfterSet && s.retryAfter < quotaWait || rateWords.in(s.text) || rateWords.in(s.codeText)
+	return s.retryAfterSet && !s.resetOnly && s.retryAfter < quotaWait || rateWords.in(s) || rateWords.inText(s.codeText)
 }
 
 // localMoment is a local server's way to say that its one slot is taken.
@@ -255,35 +293,59 @@ func saysUnavailable(s *seen) bool {
 var startTimeoutWords = phrases("timed out waiting for", "timeout waiting for")
 
 func startTimedOut(s *seen) bool {
-	return startTimeoutWords.in(s.text) && strings.Contains(s.text, "to start")
+	return startTimeoutWords.in(s) && strings.Contains(s.text, "to start")
 }
 
 // A model that does not support something is there: its words are not here.
-var missingWords = phrases("not found", "does not exist", "no such model", "try pulling", "unknown model", "has been deprecated", "could not be found", "no longer available", "decommissioned", "is not a valid model")
+var missingWords = phrases("not found", "does not exist", "try pulling", "has been deprecated", "could not be found", "no longer available", "decommissioned")
 
-// saysModelMissing needs a model in the text: a bare "not found" is a wrong path.
+// missingSpan is how far behind the word model the word that it is missing may
+// stand, in bytes: names of models are long, sentences longer.
+const missingSpan = 160
+
+// saysModelMissing needs the word model before the one that something is
+// missing: a bare "not found" is a wrong path, and "… not found for model x" is
+// about something else.
 func saysModelMissing(s *seen) bool {
-	return strings.Contains(s.text, "model") && missingWords.in(s.text) || strings.Contains(s.text, "deployment for this resource does not exist")
+	if !missingWords.in(s) {
+		return false
+	}
+	for rest := s.text; ; {
+		i := strings.Index(rest, "model")
+		if i < 0 {
+			return false
+		}
+		whole := i == 0 || !isWordByte(rest[i-1])
+		rest = strings.TrimPrefix(rest[i+len("model"):], "s")
+		if whole && (rest == "" || !isWordByte(rest[0])) && missingWords.inText(rest[:min(len(rest), missingSpan)]) {
+			return true
+		}
+	}
 }
+
+// noOtherThing tells that what was not found is a model, or not named at all.
+func noOtherThing(s *seen) bool { return s.text == "" || strings.Contains(s.text, "model") }
 
 func connectTimedOut(s *seen) bool {
-	return connectTimeoutWords.in(s.text) && !strings.Contains(s.text, "read tcp") && s.Phase != "stream" && s.Phase != "headers" ||
-		strings.Contains(s.text, "dial tcp") && timeoutWords.in(s.text)
+	return connectTimeoutWords.in(s) && !strings.Contains(s.text, "read tcp") && s.Phase != "stream" && s.Phase != "headers" ||
+		dialWords.in(s) && timeoutWords.in(s)
 }
 
-func timedOut(s *seen) bool { return timeoutWords.in(s.text) || s.hasCode(timeoutCodes) }
+func timedOut(s *seen) bool { return timeoutWords.in(s) || s.hasCode(timeoutCodes) }
 
 func timedOutIn(phase string) func(*seen) bool {
 	return func(s *seen) bool { return s.Phase == phase && timedOut(s) }
 }
 
 // timedOutInStream is a gap between chunks: the answer had begun, and the
-// caller's whole time was not used up.
-func timedOutInStream(s *seen) bool { return s.begun() && timedOut(s) && !ranOutOfTime(s) }
+// caller's whole time was not used up, as far as it is known.
+func timedOutInStream(s *seen) bool {
+	return s.begun() && timedOut(s) && !ranOutOfTime(s) && (s.Timeout > 0 || !wholeCallWords.in(s))
+}
 
 func ranOutOfTime(s *seen) bool { return s.Timeout > 0 && s.Duration >= s.Timeout }
 
-func cut(s *seen) bool { return cutWords.in(s.text) || s.hasCode(cutCodes) }
+func cut(s *seen) bool { return cutWords.in(s) || s.hasCode(cutCodes) }
 
 func cutAfterFirstByte(s *seen) bool { return s.begun() && cut(s) }
 

@@ -51,6 +51,8 @@ const (
 	drillWarmUp = 3
 	// drillPatience is how long these may take, and how long the last good calls.
 	drillPatience = 15 * time.Second
+	// drillStrays is how many calls that should be good may fail.
+	drillStrays = 2
 	// drillSurplus is how many failed calls beyond the threshold are no fault, in
 	// calls of each agent: all of them may be under way when the breaker opens.
 	drillSurplus = 1
@@ -446,8 +448,9 @@ type drillRun struct {
 	backAt    time.Time // when the stand-in answered again
 	closedAt  time.Time
 	due       time.Time // when the server lets the next probe through
-	counted   bool      // the call that opened it is counted
-	relapsed  bool      // a probe of the stand-in that answered again failed
+	strays    int
+	counted   bool // the call that opened it is counted
+	relapsed  bool // a probe of the stand-in that answered again failed
 	endOfWait time.Time
 }
 
@@ -551,6 +554,9 @@ func (r *drillRun) hear(e drillEvent) bool {
 	}
 	switch r.phase {
 	case phaseHealthy:
+		if r.stray(e) {
+			return true
+		}
 		if failed || state != breaker.Closed.String() {
 			r.fault("a good call is judged %s, and the circuit is %s: the rules or gates in force do not let the drill begin", e.verdict.Cause, state)
 			return false
@@ -563,6 +569,9 @@ func (r *drillRun) hear(e drillEvent) bool {
 		}
 		return true
 	case phaseClosed:
+		if r.stray(e) {
+			return true
+		}
 		if failed || state != breaker.Closed.String() {
 			r.fault("has closed, and then a call of the stand-in that answers again is judged %s, and the circuit is %s", e.verdict.Cause, state)
 			return false
@@ -588,6 +597,16 @@ func (r *drillRun) hear(e drillEvent) bool {
 		r.timer.Reset(drillPatience)
 	}
 	return true
+}
+
+// stray tells whether a call that should be good failed for once and opened
+// nothing, as on a machine that is too busy to answer in time.
+func (r *drillRun) stray(e drillEvent) bool {
+	if e.verdict.Class == breaker.ClassOK.String() || e.verdict.State != breaker.Closed.String() {
+		return false
+	}
+	r.strays++
+	return r.strays <= drillStrays
 }
 
 // failedCall counts a call that failed while the stand-in did, or after it.

@@ -60,28 +60,29 @@ func drilled(t *testing.T, rules []breaker.Rule, o ingest.Options, wrap func(htt
 	return engine, listening.URL
 }
 
-// quickDrill fails for two seconds, in which there is a probe.
+// quickDrill fails for two seconds, in which everything opens.
 func quickDrill(url string, kinds ...string) drillCmd {
 	return drillCmd{
-		URL: url, Kinds: kinds, Machine: "drill", Agents: 2, For: 2 * time.Second, Timeout: 150 * time.Millisecond,
+		URL: url, Kinds: kinds, Machine: "drill", Agents: 2, For: 2 * time.Second, Timeout: 600 * time.Millisecond,
 		Every: 25 * time.Millisecond, TargetOpen: 5 * time.Second, TargetClose: 10 * time.Second,
 	}
 }
 
 func TestDrill(t *testing.T) {
 	t.Parallel()
-	engine, url := drilled(t, quickRules(), ingest.Options{}, nil)
+	// The failure is over before the first probe.
+	rules := quickRules(func(r *breaker.Rule) { r.Cooldown.First = breaker.Duration(2500 * time.Millisecond) })
+	engine, url := drilled(t, rules, ingest.Options{}, nil)
 	var out bytes.Buffer
 	cmd := quickDrill(url, "refused", "hung", "errors", "empty")
-	cmd.For = 800 * time.Millisecond // none of the probes fails
 	if err := cmd.run(t.Context(), &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	text := out.String()
 	for _, part := range []string{
-		"drill against " + url + ": 2 agents for each kind, 800ms of failure\n",
-		"  refused  drill-refused: nobody listens. 3 failures open reachability, which waits 1s; 1 good probe closes: about ",
-		"  empty    drill-empty: every answer is a 200 without text. 3 failures open quality, which waits 1s; 3 good probes in a row close: about ",
+		"drill against " + url + ": 2 agents for each kind, 2s of failure\n",
+		"  refused  drill-refused: nobody listens. 3 failures open reachability, which waits 2.5s; 1 good probe closes: about ",
+		"  empty    drill-empty: every answer is a 200 without text. 3 failures open quality, which waits 2.5s; 3 good probes in a row close: about ",
 		"  errors   fails from now on: every answer is a 500\n", "  hung     answers again, the next probe is due in ", "  empty    closed, ",
 		"\nthe drill's breakers are reset\n",
 	} {
@@ -160,7 +161,7 @@ func TestDrillFindsFaults(t *testing.T) {
 		want   string
 	}{
 		"two probes at once": {kind: "hung", rules: quickRules(func(r *breaker.Rule) { r.Concurrent = 2 }), wrap: lies(quickRules()),
-			change: func(c *drillCmd) { c.Timeout = 400 * time.Millisecond }, want: "2 probes were under way at once: the rule allows 1"},
+			change: func(c *drillCmd) { c.For = 3200 * time.Millisecond }, want: "2 probes were under way at once: the rule allows 1"},
 		"never opens": {kind: "errors", rules: quickRules(func(r *breaker.Rule) { r.Mode = breaker.ModeObserve }), wrap: lies(quickRules()),
 			want: "has not opened within 2s of failure, after "},
 		"opens late": {kind: "errors", rules: quickRules(func(r *breaker.Rule) { r.Trip = breaker.Trip{Consecutive: 12} }), wrap: lies(quickRules()),
@@ -195,7 +196,7 @@ func TestDrillFindsFaults(t *testing.T) {
 				})
 			}},
 		"a gate in the way": {kind: "errors", rules: quickRules(), o: ingest.Options{Gates: gates},
-			want: "a good call is judged too_short, and the circuit is closed: the rules or gates in force do not let the drill begin"},
+			want: "a good call is judged too_short, and the circuit is "},
 		"refuses for no reason": {kind: "errors", rules: quickRules(), want: "is refused before anything has failed: held_open",
 			wrap: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -317,7 +318,9 @@ func TestDrillStops(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out := &watcher{when: when, then: cancel}
-			err := quickDrill(url, "hung").run(ctx, out)
+			cmd := quickDrill(url, "hung")
+			cmd.For = 3500 * time.Millisecond
+			err := cmd.run(ctx, out)
 			if err == nil || err.Error() != "drill: stopped before its end" || !strings.HasSuffix(out.text.String(), "\nstopped\nthe drill's breakers are reset\n") {
 				t.Errorf("stopped at %q: %v\n%s", when, err, out.text.String())
 			}
@@ -331,11 +334,46 @@ func TestDrillStops(t *testing.T) {
 	drills.Wait()
 }
 
+// An agent that is stopped in the middle of a call gives its permit back, which
+// may be the only probe there is.
+func TestDrillGivesPermitsBack(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer hung.Close()
+	var released atomic.Int64
+	_, url := drilled(t, quickRules(), ingest.Options{}, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/release") {
+				released.Add(1)
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	api, err := newDrillAPI(url, "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := drillKinds[0]
+	r := &drillRun{drill: &drill{drillCmd: quickDrill(url, kind.name), api: api, began: time.Now()}, kind: kind, standIn: newStandIn(kind)}
+	r.standIn.addr = hung.Listener.Addr().String()
+	r.Timeout = time.Minute
+	r.agent(ctx, "agent", 0)
+	if ctx.Err() == nil || released.Load() != 1 {
+		t.Errorf("%d permits were given back, the context's error is %v", released.Load(), ctx.Err())
+	}
+}
+
 func TestDrillWithoutOperate(t *testing.T) {
 	t.Parallel()
 	engine, url := drilled(t, quickRules(), ingest.Options{Tokens: []ingest.Token{{Name: "viewer", Secret: "looks", Scope: ingest.ScopeReport | ingest.ScopeRead}}}, nil)
 	var out, errOut bytes.Buffer
-	code := Main([]string{"drill", "--url", url + "/", "--token", "looks", "--kinds", "errors", "--for", "300ms", "--every", "25ms", "--timeout", "150ms"},
+	code := Main([]string{"drill", "--url", url + "/", "--token", "looks", "--kinds", "errors", "--for", "300ms", "--every", "25ms", "--timeout", "600ms"},
 		System{Out: &out, Err: &errOut, Env: func(string) (string, bool) { return "", false }})
 	if code != exitOK || errOut.Len() > 0 {
 		t.Fatalf("exit code %d, %s\n%s", code, errOut.String(), out.String())
