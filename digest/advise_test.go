@@ -381,9 +381,9 @@ func TestHealthyDay(t *testing.T) {
 	}
 	t.Run("safe", func(t *testing.T) {
 		t.Parallel()
-		for _, rate := range []CallRate{{1, time.Second}, {10, time.Minute}, {300, time.Hour}} {
+		for _, rate := range []CallRate{{30, time.Minute}, {5, time.Minute}, {300, time.Hour}} {
 			s := worked
-			s.Rate, s.React = rate, 5*time.Minute
+			s.Rate, s.React = rate, 10*time.Minute
 			a, err := Advise(s)
 			if err != nil {
 				t.Fatal(err)
@@ -404,7 +404,7 @@ func TestHealthyDay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const days = 100
+		const days = 60
 		p, r := newPool(t, s, a), rand.New(rand.NewPCG(1, 2))
 		bad := 0
 		for range days {

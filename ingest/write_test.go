@@ -120,11 +120,11 @@ func TestHalfMarkedWritesWarn(t *testing.T) {
 		`{"agent": "a", "machine": "m", "cause": "ok", "write": false, "duration_ms": 5, "stream": false}`: "",
 	} {
 		_, errs, warnings := Decoder{}.Outcome([]byte(body), time.Time{})
-		got := ""
+		var got strings.Builder
 		for _, w := range warnings {
-			got += w.Path
+			got.WriteString(w.Path)
 		}
-		if len(errs) > 0 || got != path {
+		if len(errs) > 0 || got.String() != path {
 			t.Errorf("%s: errors %v, warnings %+v, want one about %q", body, errs, warnings, path)
 		}
 	}
