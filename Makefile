@@ -18,7 +18,7 @@ help: ## list the targets
 	@echo "make test    all tests, with the race detector"
 	@echo "make check   the gate: gofmt, vet, staticcheck, go fix, go mod tidy, import directions, tests"
 	@echo "make lint    the gate without the tests"
-	@echo "make nightly the engine against its model, in 10,000 random sequences for each set of rules"
+	@echo "make nightly the engine against its model in 50,000 random sequences, and the other property tests"
 	@echo "make fuzz    every fuzz target for a minute (FUZZTIME=10m for longer)"
 	@echo "make bench   the benchmarks"
 	@echo "make bench-engine  the engine against gobreaker and failsafe-go, with the goals, in about 5 minutes"

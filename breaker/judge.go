@@ -104,17 +104,15 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 	t := ct.target
 	switch cause {
 	case Timeout:
-		if o.Timeout > 0 && t.hasty(ended, o.Timeout) {
-			return CallerTimeout
+		loads := ct.local && t.silent(ended)
+		if loads {
+			j.cold(t, ended)
 		}
-		if ct.local && (t.last == 0 || ended-t.last >= coldAfter) {
-			if t.coldFrom == 0 || t.coldFrom < t.last {
-				t.coldFrom = ended
-				j.touchTarget(t)
-			}
-			if ended-t.coldFrom < coldFor {
-				return Loading
-			}
+		switch {
+		case o.Timeout > 0 && t.hasty(ended, o.Timeout):
+			return CallerTimeout
+		case loads && ended-t.coldFrom < coldFor:
+			return Loading
 		}
 	case Unreachable:
 		if j.offline(o.Agent, o.Machine, ended) {
@@ -122,9 +120,6 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 		}
 	case OK:
 		t.last = max(t.last, ended)
-		if ended >= t.coldFrom {
-			t.coldFrom = 0
-		}
 		if o.Duration > 0 { // one of an unknown length says nothing of speed
 			t.add(ended, o.Duration)
 		}
@@ -134,6 +129,18 @@ func (j *judge) cause(o *Outcome, ct *circuit, ended instant) Cause {
 		j.reached(o.Agent, t.reach, ended)
 	}
 	return cause
+}
+
+// silent tells whether the model had not answered for long at that time.
+func (t *target) silent(at instant) bool { return t.last == 0 || at-t.last >= coldAfter }
+
+// cold takes a time-out into the present cold start: it began with the first of
+// them, by their ends, unless an answer told later came too shortly before it.
+func (j *judge) cold(t *target, ended instant) {
+	if t.coldFrom == 0 || ended < t.coldFrom || !t.silent(t.coldFrom) {
+		t.coldFrom = ended
+		j.touchTarget(t)
+	}
 }
 
 func (j *judge) touchTarget(t *target) {

@@ -1,10 +1,7 @@
-//go:build model
-
 package breaker_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"reflect"
@@ -22,38 +19,7 @@ import (
 // The engine is held against the reference of model_test.go: random sequences of
 // all operations go to both, and whatever they answer must be the same.
 //
-// A normal run makes a hundred sequences with each set of rules; a nightly one
-// sets the number, e.g. -run TestModel -rapid.checks=1500 for 20,000 of them.
-
-// Known differences that the sequences go round.
-const (
-	// A request_id gets its probe for any other target too.
-	knownRequestTarget = false
-	// A restart adds a target without a model and with nothing in it.
-	knownEmptyTarget = false
-	// A hold that expires into open does not forget the ladder.
-	knownLadderKept = false
-	// A lease in several breakers ends after the longest of their max_lease.
-	knownLongestLease = false
-	// Without passive probes, a Retry-After extends no wait that is over.
-	knownWaitOver = false
-	// An agent that yields does so still at the moment at which it may ask again.
-	knownYieldEnds = false
-	// A breaker that an agent yields in does not say until when.
-	knownYieldView = false
-	// What is too old is measured only where there is a breaker already.
-	knownLateUnmeasured = false
-	// A trip by Retry-After needs no witness, like one at once.
-	knownRetryAfterUnwitnessed = false
-	// An answer that ended before a cold start began, told later, begins another.
-	knownColdAgain = false
-	// The model of a probe has not reported.
-	knownProbeModel = false
-	// The breakers that refuse do not say when a silent hour empties a window.
-	knownStaleWindow = false
-	// An agent yields to its own ask, made before its probe failed.
-	knownOwnAsk = false
-)
+// A normal run makes 500 sequences; make nightly makes 50,000 of them.
 
 // modelTime is a whole hour, so that the buckets of every window begin there.
 var modelTime = time.Date(2026, 12, 1, 8, 0, 0, 0, time.UTC)
@@ -424,9 +390,6 @@ func (r *modelRun) restarted(e *breaker.Engine) *breaker.Engine {
 
 func snapshot(e *breaker.Engine) string {
 	snap := e.Snapshot()
-	if knownEmptyTarget {
-		snap.Lately = slices.DeleteFunc(snap.Lately, func(l breaker.Lately) bool { return strings.HasSuffix(asJSON(l), `"at":0}`) })
-	}
 	if len(snap.Lately) == 0 {
 		snap.Lately = nil
 	}
@@ -694,10 +657,6 @@ func (r *modelRun) step(s modelStep) {
 			}
 		default:
 			a.RequestID = "r" + strconv.Itoa(s.request)
-			if knownRequestTarget {
-				l := r.ref.canonical(a.Labels)
-				a.RequestID += l.Machine + l.Model + l.Provider
-			}
 		}
 		r.asked = a
 		fields := map[string]any{"agent": a.Agent, "machine": a.Machine}
@@ -855,9 +814,6 @@ func (r *modelRun) compareGrant(got, want breaker.Grant, p *refPermit) {
 		if i >= len(got.Breakers) || i >= len(want.Breakers) {
 			r.fail("the last grant: refusing are\n engine %s\n model  %s", asJSON(got.Breakers), asJSON(want.Breakers))
 		}
-		if knownStaleWindow {
-			got.Breakers[i].Calls, got.Breakers[i].Failures = want.Breakers[i].Calls, want.Breakers[i].Failures
-		}
 		if diff := differ(got.Breakers[i], want.Breakers[i]); diff != "" {
 			r.fail("the last grant: refused by %s:\n%s", got.Breakers[i].Name, diff)
 		}
@@ -933,7 +889,7 @@ func (r *modelRun) replay(every int) {
 	}
 }
 
-// modelReached is what the sequences of one normal run must all come to, so that
+// modelReached is what the sequences of a nightly run must all come to, so that
 // the comparison does not pass by staying where nothing happens.
 var modelReached = []string{
 	breaker.ReasonTripped, breaker.ReasonProbeGranted, breaker.ReasonProbePassive, breaker.ReasonProbeFailed, breaker.ReasonProbesLost,
@@ -977,12 +933,15 @@ func TestModel(t *testing.T) {
 			})
 		}
 	})
-	if t.Failed() || testing.Short() || flag.Lookup("rapid.checks").Value.String() < "1" {
+	if t.Failed() || runs == 0 {
 		return
 	}
 	t.Logf("%d sequences of %d operations", runs, steps/runs)
 	for _, what := range slices.Sorted(maps.Keys(reached)) {
 		t.Logf("%7d %s", reached[what], what)
+	}
+	if runs < 3000 { // the rarest may be missing
+		return
 	}
 	for _, what := range modelReached {
 		if reached[what] == 0 {

@@ -1,5 +1,3 @@
-//go:build model
-
 package breaker_test
 
 import (
@@ -87,9 +85,8 @@ type refReport struct {
 }
 
 type refAsked struct {
-	at     time.Time
-	agent  string
-	failer string // at that time
+	at    time.Time
+	agent string
 }
 
 // refPermit is the answer "go ahead" to one call; with slots it is a probe.
@@ -386,9 +383,7 @@ func (m *refEngine) expire(b *refBreaker) {
 	b.override = nil
 	if op == breaker.OpHoldOpen && b.overOpen {
 		m.reached("expired_into_open")
-		if !knownLadderKept {
-			b.exponent, b.closedAt = 0, time.Time{}
-		}
+		b.exponent, b.closedAt = 0, time.Time{}
 		b.retryAt = until
 		m.transit(b, until, breaker.Open, breaker.ReasonExpired, 0, "")
 		return
@@ -483,9 +478,6 @@ func (m *refEngine) report(now time.Time, o breaker.Outcome, p *refPermit) break
 	v := breaker.Verdict{Cause: o.Cause, Class: o.Cause.Class(), Counted: []string{}, Latency: o.Latency}
 	v.Late = o.Age > m.maxAge // whether or not a rule sees it
 	for _, r := range m.rulesOf(o.Labels) {
-		if knownLateUnmeasured && v.Late && m.breakerOf(r, o.Labels) == nil {
-			continue
-		}
 		if verdict := slowness(r, o); verdict != 0 && (v.Latency == 0 || v.Latency == breaker.SlowFirstToken && o.Latency == 0) {
 			v.Latency = verdict
 		}
@@ -610,11 +602,7 @@ func (m *refEngine) show(r breaker.Rule, o breaker.Outcome, p *refPermit, leased
 
 	counted := func() {
 		v.Counted = append(v.Counted, r.Name)
-		report := refReport{now, o.Agent, o.Model}
-		if knownProbeModel && b.state == breaker.HalfOpen {
-			report.model = ""
-		}
-		b.reports = append(b.reports, report)
+		b.reports = append(b.reports, refReport{now, o.Agent, o.Model})
 		if as == failure {
 			b.askedFor = later(b.askedFor, b.retryAfter(o, now))
 			b.last = &breaker.LastFailure{At: now.Add(-o.Age), Cause: cause, Agent: o.Agent, Model: o.Model, Error: o.Error, Status: o.HTTPStatus, Duration: o.Duration}
@@ -665,7 +653,7 @@ func (m *refEngine) show(r breaker.Rule, o breaker.Outcome, p *refPermit, leased
 			return
 		}
 		// Nothing else moves an open breaker but a longer Retry-After.
-		if ends := b.retryAfter(o, now); as == failure && ends.After(b.retryAt) && !(knownWaitOver && !now.Before(b.retryAt)) {
+		if ends := b.retryAfter(o, now); as == failure && ends.After(b.retryAt) {
 			b.retryAt, b.askedFor = ends, ends
 			m.reached("retry_after_extends")
 		}
@@ -773,7 +761,7 @@ func (m *refEngine) tripping(b *refBreaker, as taken, o breaker.Outcome) bool {
 			m.reached("trip_at_once")
 			return true
 		}
-		if t.OnRetryAfter > 0 && o.RetryAfter >= t.OnRetryAfter.D() && b.retryAfter(o, m.now).After(m.now) && (knownRetryAfterUnwitnessed || m.witnessed(b, b.run())) {
+		if t.OnRetryAfter > 0 && o.RetryAfter >= t.OnRetryAfter.D() && b.retryAfter(o, m.now).After(m.now) && m.witnessed(b, b.run()) {
 			m.reached("trip_retry_after")
 			return true
 		}
@@ -875,43 +863,33 @@ func (m *refEngine) judgeTimeout(o breaker.Outcome, end time.Time) breaker.Cause
 		return breaker.CallerTimeout
 	}
 	if m.machines[o.Machine].Local {
-		var lastAnswer time.Time
-		for _, e := range m.ended {
-			if target(e) && answered(e.cause) && e.end.After(lastAnswer) {
-				lastAnswer = e.end
-			}
-		}
-		if end.Sub(lastAnswer) >= 5*time.Minute {
-			began := end
-			if knownColdAgain {
-				began = m.coldAsTold(o, end)
-			}
-			for _, e := range m.ended {
-				if !knownColdAgain && target(e) && e.cause == breaker.Timeout && e.end.Sub(lastAnswer) >= 5*time.Minute && e.end.Before(began) {
-					began = e.end
-				}
-			}
-			if end.Sub(began) < 3*time.Minute {
-				return breaker.Loading
-			}
+		if began := m.coldFrom(o, end); !began.IsZero() && end.Sub(began) < 3*time.Minute {
+			return breaker.Loading
 		}
 	}
 	return breaker.Timeout
 }
 
-// coldAsTold: where a cold start began, by the order in which calls were told.
-func (m *refEngine) coldAsTold(o breaker.Outcome, end time.Time) time.Time {
+// coldFrom: a cold start begins with the first time-out that ends five minutes
+// or more after the last answer. Zero: the target has answered lately. Calls are
+// told in any order: an answer told late ends a cold start that began within its
+// five minutes, and what was told before is not gone through again.
+func (m *refEngine) coldFrom(o breaker.Outcome, end time.Time) time.Time {
 	var began, lastAnswer time.Time
+	silent := func(at time.Time) bool { return at.Sub(lastAnswer) >= 5*time.Minute }
 	for _, e := range append(slices.Clone(m.ended), refEnded{o.Labels, o.Cause, end, 0}) {
 		if e.labels.Machine != o.Machine || e.labels.Model != o.Model {
 			continue
 		}
 		if answered(e.cause) {
-			began, lastAnswer = time.Time{}, later(lastAnswer, e.end)
+			lastAnswer = later(lastAnswer, e.end)
 		}
-		if e.cause == breaker.Timeout && began.IsZero() && e.end.Sub(lastAnswer) >= 5*time.Minute {
+		if e.cause == breaker.Timeout && silent(e.end) && (began.IsZero() || e.end.Before(began) || !silent(began)) {
 			began = e.end
 		}
+	}
+	if !silent(end) {
+		return time.Time{}
 	}
 	return began
 }
@@ -1027,9 +1005,7 @@ func (m *refEngine) ask(now time.Time, a breaker.Ask) (breaker.Grant, *refPermit
 			refuse(breaker.RefusedProbeInFlight, until)
 			v := m.view(b, now)
 			v.Reason = breaker.RefusedProbeInFlight
-			if !knownYieldView {
-				v.RetryAt = until
-			}
+			v.RetryAt = until
 			refusals = append(refusals, v)
 		case b.state != breaker.Closed:
 			due = append(due, b)
@@ -1037,7 +1013,7 @@ func (m *refEngine) ask(now time.Time, a breaker.Ask) (breaker.Grant, *refPermit
 	}
 	for _, b := range circuit {
 		if !slices.Contains(reasons, breaker.RefusedWriteInDoubt) { // which no breaker could have let through
-			b.asked = append(b.asked, refAsked{now, a.Agent, b.failer})
+			b.asked = append(b.asked, refAsked{now, a.Agent})
 		}
 	}
 
@@ -1093,9 +1069,6 @@ func (p *refPermit) longest() time.Duration {
 	for _, s := range p.slots {
 		list = append(list, s.b.rule.MaxLease.D())
 	}
-	if knownLongestLease {
-		return slices.Max(list)
-	}
 	return slices.Min(list)
 }
 
@@ -1118,11 +1091,7 @@ func (m *refEngine) yieldsUntil(b *refBreaker, agent string) time.Time {
 	var until time.Time
 	for _, a := range b.asked {
 		end := a.at.Add(b.rule.Lease.D())
-		other := a.agent != agent
-		if knownOwnAsk {
-			other = a.agent != a.failer
-		}
-		if other && (m.now.Before(end) || knownYieldEnds && m.now.Equal(end)) {
+		if a.agent != agent && m.now.Before(end) {
 			until = end
 		}
 	}
