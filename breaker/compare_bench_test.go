@@ -2,7 +2,6 @@ package breaker_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -598,8 +597,8 @@ func BenchmarkMemory(b *testing.B) {
 }
 
 // BenchmarkRestore restores a million breakers with windows of 100 calls, five
-// of them failed: from the form that Snapshot gives, and from the JSON that a
-// table keeps of each. It wants some gigabytes, and is left out when short.
+// of them failed: from the form that Snapshot gives, and from the binary form
+// that is stored of each. It wants some gigabytes, and is left out when short.
 func BenchmarkRestore(b *testing.B) {
 	if testing.Short() {
 		b.Skip("a million breakers take their time")
@@ -610,7 +609,7 @@ func BenchmarkRestore(b *testing.B) {
 	decode := func() breaker.Snapshot {
 		snap := breaker.Snapshot{Clock: clock, States: make([]breaker.Saved, n)}
 		for i, row := range rows {
-			if err := json.Unmarshal(row, &snap.States[i]); err != nil {
+			if err := snap.States[i].UnmarshalBinary(row); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -633,7 +632,7 @@ func BenchmarkRestore(b *testing.B) {
 		}
 		return e
 	}
-	b.Run("json", func(b *testing.B) {
+	b.Run("stored", func(b *testing.B) {
 		for b.Loop() {
 			restore(b, decode)
 		}
@@ -679,7 +678,7 @@ func savedRows(b *testing.B, cfg breaker.Config, n int) (breaker.Clock, [][]byte
 	snap := e.Snapshot() // by name, and so in the order of their numbers
 	var forms [samples][]byte
 	for i := range forms {
-		if forms[i], err = json.Marshal(snap.States[i]); err != nil {
+		if forms[i], err = snap.States[i].AppendBinary(nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package breaker_test
 
 import (
+	"encoding"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -377,15 +378,34 @@ func (r *modelRun) newEngine() *breaker.Engine {
 
 // restarted saves an engine as the store does and gives its state to a new one.
 func (r *modelRun) restarted(e *breaker.Engine) *breaker.Engine {
-	var snap breaker.Snapshot
-	if err := json.Unmarshal([]byte(snapshot(e)), &snap); err != nil {
-		r.t.Fatalf("read snapshot: %v", err)
+	snap := e.Snapshot()
+	for i := range snap.States {
+		r.binary(&snap.States[i], &breaker.Saved{})
+	}
+	for i := range snap.Lately {
+		r.binary(&snap.Lately[i], &breaker.Lately{})
 	}
 	after := r.newEngine()
 	if err := after.Restore(snap); err != nil {
 		r.t.Fatalf("restore: %v", err)
 	}
 	return after
+}
+
+// binary replaces what was saved by what is read of its binary form, which must
+// say the same.
+func (r *modelRun) binary(saved, read any) {
+	data, err := saved.(encoding.BinaryAppender).AppendBinary(nil)
+	if err != nil {
+		r.t.Fatalf("write %s: %v", asJSON(saved), err)
+	}
+	if err := read.(encoding.BinaryUnmarshaler).UnmarshalBinary(data); err != nil {
+		r.t.Fatalf("read %s: %v", asJSON(saved), err)
+	}
+	if got, want := asJSON(read), asJSON(saved); got != want {
+		r.t.Fatalf("the binary form says something else:\n wrote %s\n read  %s", want, got)
+	}
+	reflect.ValueOf(saved).Elem().Set(reflect.ValueOf(read).Elem())
 }
 
 func snapshot(e *breaker.Engine) string {

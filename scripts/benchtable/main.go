@@ -215,7 +215,7 @@ var goals = []goal{
 	{"bytes a breaker, window of 100 successes", "Memory/engine", "B/breaker", "", 600, false},
 	{"bytes a breaker, five of the 100 failed", "Memory/engine-failing", "B/breaker", "", 600, false},
 	{"a million breakers restored, s", "Restore/saved", "restore-s", "", 3, true},
-	{"a million breakers decoded and restored, s", "Restore/json", "restore-s", "", 3, true},
+	{"a million breakers decoded and restored, s", "Restore/stored", "restore-s", "", 3, true},
 }
 
 // goals writes which are met, with the drains and, where there are any, without.

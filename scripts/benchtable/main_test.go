@@ -26,7 +26,7 @@ BenchmarkFailsafe/ring/10k-2         	 1000	 100 ns/op	 0 allocs/op
 BenchmarkMemory/engine-2             	 1	 1000 ns/op	 600 B/breaker
 BenchmarkMemory/engine-failing-2     	 1	 1000 ns/op	 750 B/breaker
 BenchmarkRestore/saved-2             	 1	 1000 ns/op	 3 restore-s	 1.5 snapshot-s
-BenchmarkRestore/json-2              	 1	 1000 ns/op	 2.999 restore-s
+BenchmarkRestore/stored-2              	 1	 1000 ns/op	 2.999 restore-s
 PASS
 ok  	breakerbot/breaker	20.225s
 `
@@ -77,7 +77,7 @@ func TestTable(t *testing.T) {
 
 func TestGoalWithoutNumbersFails(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"Engine/report/10k", "Gobreaker/execute/10k", "Restore/json"} {
+	for _, name := range []string{"Engine/report/10k", "Gobreaker/execute/10k", "Restore/stored"} {
 		var lines []string
 		for line := range strings.Lines(measured) {
 			if !strings.HasPrefix(line, "Benchmark"+name+"-") {
