@@ -84,6 +84,7 @@ type Engine struct {
 	seq      uint64
 	circuits circuits
 	sets     map[string]*ruleSet
+	changes  uint32 // of all breakers so far
 	made     uint32 // breakers made so far, for circuits that lack some
 	gone     uint32 // how often breakers were evicted, for all circuits
 	leases   map[uint64]*lease
@@ -378,7 +379,8 @@ func (e *Engine) evict(r *rule) bool {
 
 // touch notes that the breaker's state has to be stored again.
 func (e *Engine) touch(b *breaker) {
-	b.changes++
+	e.changes++
+	b.changed = e.changes
 	if !b.dirty {
 		b.dirty = true
 		e.dirty = append(e.dirty, b)
@@ -404,7 +406,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	ct := e.circuit(&ask.Labels)
 	if ask.IdempotencyKey != "" {
 		if held := e.heldWrite(ask.IdempotencyKey); held != nil {
-			e.refuse(ct, ask, 0, held, g)
+			e.refuse(ct, ask, standing{}, held, g)
 			return
 		}
 		g.Write = e.writeNow(ask.IdempotencyKey)
@@ -415,7 +417,8 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 			return
 		}
 	}
-	refused, due, changes := false, 0, uint64(0)
+	refused, due := false, 0
+	var of standing
 	for _, b := range ct.breakers {
 		if b == nil {
 			continue
@@ -427,7 +430,8 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 		if b.state == Closed {
 			continue
 		}
-		changes += uint64(b.changes) + 1
+		of.n++
+		of.latest = max(of.latest, b.changed)
 		if reason, needed := e.stand(b, ask.Agent); reason != "" {
 			refused = true
 		} else if needed {
@@ -436,7 +440,7 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 	}
 	switch {
 	case refused:
-		e.refuse(ct, ask, changes, nil, g)
+		e.refuse(ct, ask, of, nil, g)
 	case due == 0:
 		e.permits++
 		e.seq++
@@ -554,13 +558,19 @@ func refusalRank(reason string) int {
 	return slices.Index([]string{RefusedProbeInFlight, RefusedOpen, RefusedHeldOpen, RefusedWriteInDoubt}, reason)
 }
 
+// standing is what a circuit's breakers that are not closed are known by: how
+// many they are, and the latest of their changes. Within a minute, one that
+// opens or changes makes the latter larger, and one that closes the former
+// smaller.
+type standing struct{ n, latest uint32 }
+
 // refusal is an answer that was kept: while nothing about its circuit changes,
 // the next asker gets it again.
 type refusal struct {
-	changes uint64 // of the circuit's breakers that are not closed, and how many there are
-	minute  instant
-	until   instant // when the first of the open ones is due for a probe
-	grant   Grant
+	of     standing
+	minute instant
+	until  instant // when the first of the open ones is due for a probe
+	grant  Grant
 	// incidents are those behind it.
 	incidents []uint64
 	asked     int // the place of what the answer is counted in
@@ -569,17 +579,17 @@ type refusal struct {
 }
 
 // refuse answers an ask that breakers refuse, or a write in doubt. The answer
-// before is given again when it had the same changes.
-func (e *Engine) refuse(ct *circuit, ask *Ask, changes uint64, held *Write, g *Grant) {
+// before is given again when the breakers stand as they did.
+func (e *Engine) refuse(ct *circuit, ask *Ask, of standing, held *Write, g *Grant) {
 	e.seq++
 	write := g.Write
 	kept := ct.refusal
-	if kept != nil && kept.changes == changes && kept.minute == e.now/minute && e.now < kept.until {
+	if kept != nil && kept.of == of && kept.minute == e.now/minute && e.now < kept.until {
 		*g = kept.grant
 	} else {
 		g.Write = nil
 		kept = e.refusalOf(ct, ask.Agent, held, g)
-		kept.changes, kept.minute, kept.grant = changes, e.now/minute, *g
+		kept.of, kept.minute, kept.grant = of, e.now/minute, *g
 		if e.now < kept.until {
 			ct.refusal = kept
 		}

@@ -30,7 +30,7 @@ type breaker struct {
 	who    *watchers // nil where the rule asks for no witnesses
 
 	run     int32  // failures in a row
-	changes uint32 // of anything about it, for answers that were kept
+	changed uint32 // the engine's counter at its last change, for answers that were kept
 	state   State
 	cause   Cause // of the last opening
 	dirty   bool  // waits for Drain
