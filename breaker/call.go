@@ -217,6 +217,16 @@ const (
 	OpAuto       Op = "auto"
 )
 
+var ops = []Op{OpReset, OpHoldOpen, OpHoldClosed, OpObserve, OpAuto}
+
+func opNames() string {
+	names := make([]string, len(ops))
+	for i, op := range ops {
+		names[i] = string(op)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Control asks for one Op on one breaker, by its name.
 type Control struct {
 	Breaker string

@@ -258,12 +258,22 @@ func (e *Engine) Route(now time.Time, ask RouteAsk) (Route, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	ch := e.chains[ask.Chain]
-	if ch == nil {
+	r, ok := e.routeNow(ask)
+	if !ok {
 		return Route{}, e.seq, fmt.Errorf("%w %q: known are %s", ErrUnknownChain, ask.Chain, e.chainNames())
 	}
+	return r, e.seq, nil
+}
+
+// routeNow is Route at the engine's time; false for an unknown chain.
+func (e *Engine) routeNow(ask RouteAsk) (Route, bool) {
+	ch := e.chains[ask.Chain]
+	if ch == nil {
+		return Route{}, false
+	}
+	e.recorded(inputOfRoute, ask)
 	t := turn{e: e, ch: ch, ask: ask, avoided: make(map[string]bool)}
-	return t.route(), e.seq, nil
+	return t.route(), true
 }
 
 func (e *Engine) chainNames() string {

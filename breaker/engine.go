@@ -38,6 +38,8 @@ type Config struct {
 	// WatchPermits counts permits with a time-out that never come back as
 	// time-outs, once there are more of them than chance explains.
 	WatchPermits bool
+	// Record keeps the calls that may have changed the engine for the next Batch.
+	Record bool
 }
 
 // The defaults of Config.
@@ -93,6 +95,7 @@ type Engine struct {
 	doubts   doubts
 	samples  samples
 	watch    bool
+	records  bool
 	timed    map[*breaker]struct{}
 	nextDue  instant
 
@@ -100,6 +103,8 @@ type Engine struct {
 	spare       []Applied // the last batch's memory, given back
 	spareAsks   []Asked
 	spareCopier *copier
+	spareInputs Inputs
+	inputs      Inputs
 	transitions []Transition
 	outcomes    []Applied
 	asks        []Asked
@@ -135,6 +140,7 @@ func New(cfg Config) (*Engine, error) {
 		judge:    newJudge(),
 		samples:  samples{byNum: make(map[uint64]*sample)},
 		watch:    cfg.WatchPermits,
+		records:  cfg.Record,
 		doubts:   doubts{byKey: make(map[string]*Write)},
 		chains:   make(map[string]*chain, len(cfg.Chains)),
 		timed:    make(map[*breaker]struct{}),
@@ -239,6 +245,19 @@ func (e *Engine) AppendReport(dst []Verdict, now time.Time, batch []Outcome) ([]
 }
 
 func (e *Engine) report(o *Outcome, v *Verdict) {
+	// A permit that is not ours is as good as none: the call happened.
+	var p pass
+	hasPass := false
+	if o.Permit != "" {
+		var err error
+		p, err = e.check(o.Permit)
+		hasPass = err == nil
+	}
+	e.reportBy(o, v, p, hasPass)
+}
+
+// reportBy reports an outcome whose permit, if it has one, says this.
+func (e *Engine) reportBy(o *Outcome, v *Verdict, p pass, hasPass bool) {
 	e.canonical(&o.Labels)
 	*v = Verdict{Latency: o.Latency}
 	c := call{Outcome: o, cause: o.Cause, verdict: v}
@@ -246,20 +265,23 @@ func (e *Engine) report(o *Outcome, v *Verdict) {
 	c.started = c.ended - instant(o.Duration)
 	c.tooOld = o.Age > e.maxAge
 	ct := e.circuit(&o.Labels)
-	if o.Permit != "" {
-		// A permit that is not ours is as good as none: the call happened.
-		if p, err := e.check(o.Permit); err == nil {
-			c.pass, c.hasPass = p, true
-			c.lease = e.leaseOf(p)
-		}
+	if hasPass {
+		c.pass, c.hasPass = p, true
+		c.lease = e.leaseOf(p)
 	}
+	heard := e.seen.fresh
 	v.Duplicate = e.duplicate(&c)
+	if e.records && (!v.Duplicate || e.seen.fresh > heard) {
+		e.inputs.addOutcome(e.now, o, p, hasPass)
+	}
 	if !v.Duplicate && e.watch && c.hasPass {
 		// A time-out that was counted when its permit was lost counts once.
 		v.Duplicate = e.word(ct, o.Agent, c.pass) && o.Cause == Timeout
 	}
 	if !v.Duplicate {
 		e.apply(ct, &c)
+	} else if e.seen.fresh > heard {
+		e.seq++ // the other name of a call that is known
 	}
 	v.Counted = ct.set.counted(c.counted)
 	v.Cause, v.Class = c.cause, c.cause.Class()
@@ -396,8 +418,16 @@ func (e *Engine) Ask(now time.Time, ask Ask) (g Grant, seq uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	e.ask(&ask, &g)
+	e.askNow(&ask, &g)
 	return g, e.seq
+}
+
+// askNow is Ask, at the engine's time.
+func (e *Engine) askNow(ask *Ask, g *Grant) {
+	if e.records {
+		e.inputs.addAsk(e.now, ask)
+	}
+	e.ask(ask, g)
 }
 
 // ask answers without the number that its effects are durable with.
@@ -707,15 +737,20 @@ func (e *Engine) Release(now time.Time, permit string) (duplicate bool, seq uint
 	if err != nil {
 		return false, e.seq, err
 	}
+	return e.releaseBy(p), e.seq, nil
+}
+
+func (e *Engine) releaseBy(p pass) (duplicate bool) {
 	if e.seen.heard(e.now, p.key()) {
-		return true, e.seq, nil
+		return true
 	}
+	e.recorded(inputOfRelease, inputRelease{p})
 	e.seq++
 	e.settle(e.leaseOf(p))
 	if e.watch {
 		e.word(nil, "", p)
 	}
-	return false, e.seq, nil
+	return false
 }
 
 // Extend lets a probe's lease run for timeout plus LeaseMargin from now, never
@@ -732,17 +767,27 @@ func (e *Engine) Extend(now time.Time, permit string, timeout time.Duration) (ex
 	if !p.probe {
 		return time.Time{}, e.seq, nil
 	}
-	l := e.leaseOf(p)
-	if l == nil || l.Expired {
+	l := e.extendBy(p, timeout)
+	if l == nil {
 		return time.Time{}, e.seq, ErrLeaseOver
 	}
+	return l.Deadline.time(), e.seq, nil
+}
+
+// extendBy is the lease that was extended, nil when it is over.
+func (e *Engine) extendBy(p pass, timeout time.Duration) *lease {
+	l := e.leaseOf(p)
+	if l == nil || l.Expired {
+		return nil
+	}
+	e.recorded(inputOfExtend, inputExtend{p, timeout})
 	timeout = min(max(timeout, 0), time.Duration(l.Max-l.Granted))
 	l.Deadline = max(l.Deadline, min(e.now+instant(timeout+LeaseMargin), l.Max))
 	e.seq++
 	for _, b := range l.slots {
 		e.touch(b)
 	}
-	return l.Deadline.time(), e.seq, nil
+	return l
 }
 
 // Control puts a control on a breaker, making it if it was not seen yet. The
@@ -751,13 +796,26 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
-	b, err := e.named(c.Breaker)
+	b, err := e.controlNow(c)
 	if err != nil {
 		return View{}, e.seq, err
 	}
+	return e.view(b), e.seq, nil
+}
+
+// controlNow puts a control on a breaker at the engine's time.
+func (e *Engine) controlNow(c Control) (*breaker, error) {
 	if c.For < 0 {
-		return View{}, e.seq, fmt.Errorf("for: %s is negative", c.For)
+		return nil, fmt.Errorf("for: %s is negative", c.For)
 	}
+	if !slices.Contains(ops, c.Op) {
+		return nil, fmt.Errorf("op: unknown control %q: known are %s", c.Op, opNames())
+	}
+	b, err := e.named(c.Breaker)
+	if err != nil {
+		return nil, err
+	}
+	e.recorded(inputOfControl, c)
 	ch := change{actor: c.Actor, detail: c.Reason, at: e.now}
 	until := instant(0)
 	if c.For > 0 {
@@ -767,7 +825,7 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 	switch c.Op {
 	case OpAuto:
 		if b.held() == "" {
-			return e.view(b), e.seq, nil
+			return b, nil
 		}
 		ch.reason = ReasonAuto
 		b.past.override = nil
@@ -798,12 +856,9 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 		}
 		b.history().override = hold
 		e.close(b, ch)
-	default:
-		return View{}, e.seq, fmt.Errorf("op: unknown control %q: known are %s, %s, %s, %s, %s",
-			c.Op, OpReset, OpHoldOpen, OpHoldClosed, OpObserve, OpAuto)
 	}
 	e.seq++
-	return e.view(b), e.seq, nil
+	return b, nil
 }
 
 // named finds or makes the breaker of this name.
@@ -853,6 +908,8 @@ func (e *Engine) Drain() Batch {
 		e.seq++ // brought about by time while somebody only looked
 	}
 	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Asks: e.asks, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
+	batch.Inputs = e.inputs
+	e.inputs, e.spareInputs = e.spareInputs, Inputs{}
 	batch.Heard = e.seen.list(len(e.seen.queue) - e.seen.fresh)
 	e.seen.fresh = 0
 	copies := newCopier(e.spareCopier, len(e.dirty))
@@ -894,6 +951,9 @@ func (e *Engine) Reuse(batch Batch) {
 	}
 	if a := emptied(batch.Asks); cap(a) > cap(e.spareAsks) {
 		e.spareAsks = a
+	}
+	if in := batch.Inputs.emptied(); cap(in.order) > cap(e.spareInputs.order) {
+		e.spareInputs = in
 	}
 	if c := batch.memory.used(); c != nil {
 		e.spareCopier = c

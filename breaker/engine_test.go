@@ -734,12 +734,13 @@ func randomRules() []Rule {
 
 // randomConfig has a bit of everything.
 func randomConfig() Config {
-	return Config{Rules: randomRules(), Key: []byte("k"), WatchPermits: true, Chains: map[string]Chain{"code": {Targets: []Target{
+	return Config{Rules: randomRules(), Key: []byte("k"), WatchPermits: true, Record: true, Chains: map[string]Chain{"code": {Targets: []Target{
 		{Machine: "m", Model: "x", Tier: "high"}, {Machine: "m", Model: "y", Tier: "low"}, {Machine: "n", Model: "x", Tier: "low"},
 	}}}}
 }
 
-// A restart between any two inputs changes nothing of what follows.
+// A restart between any two inputs changes nothing of what follows, and the
+// inputs as they were recorded come to the same again.
 func TestRestartIsInvisible(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -749,6 +750,8 @@ func TestRestartIsInvisible(t *testing.T) {
 			t.Fatal(err)
 		}
 		restarted, _ := New(cfg)
+		again, _ := New(cfg)
+		var did []Transition
 		var p1, p2 []string
 		for i, s := range drawSteps(t) {
 			want, got := s.do(steady, &p1), s.do(restarted, &p2)
@@ -759,6 +762,13 @@ func TestRestartIsInvisible(t *testing.T) {
 			if x, y := words(a.Transitions), words(b.Transitions); x != y {
 				t.Fatalf("step %d transitions:\n got %s\nwant %s", i, y, x)
 			}
+			did = append(did, a.Transitions...)
+			recorded, _ := a.Inputs.AppendBinary(nil)
+			var inputs Inputs
+			if err := inputs.UnmarshalBinary(recorded); err != nil || inputs.Len() != a.Inputs.Len() {
+				t.Fatalf("step %d: %d recorded inputs read as %d, error %v", i, a.Inputs.Len(), inputs.Len(), err)
+			}
+			again.Redo(inputs)
 			if rapid.Bool().Draw(t, "restart") {
 				text, err := json.Marshal(restarted.Snapshot())
 				if err != nil {
@@ -774,6 +784,15 @@ func TestRestartIsInvisible(t *testing.T) {
 				}
 				restarted = next
 			}
+		}
+		again.advanceTo(steady.now)
+		if got, want := words(again.Drain().Transitions), words(did); got != want {
+			t.Fatalf("made again, the inputs come to\n%s\nwant %s", got, want)
+		}
+		got, want := again.Snapshot(), steady.Snapshot()
+		got.Clock.Seq = want.Clock.Seq // which counts other things too
+		if got, want := words(got), words(want); got != want {
+			t.Fatalf("made again, the inputs come to the state\n%s\nwant %s", got, want)
 		}
 	})
 }

@@ -21,6 +21,12 @@ func (e *Engine) BootCheck(now time.Time, machine string, answered bool, detail 
 	if answered {
 		return nil, e.seq
 	}
+	return e.bootCheck(machine, detail), e.seq
+}
+
+// bootCheck opens the reachability breakers of a machine that did not answer.
+func (e *Engine) bootCheck(machine, detail string) []string {
+	e.recorded(inputOfBootCheck, inputBootCheck{machine, detail})
 	labels := Labels{Machine: e.Canonical(Labels{Machine: machine}).Machine}
 	ch := change{
 		reason: ReasonBootCheck, detail: "the health check at the start was not answered", cause: Unreachable,
@@ -48,7 +54,7 @@ func (e *Engine) BootCheck(now time.Time, machine string, answered bool, detail 
 	if len(opened) > 0 {
 		e.seq++
 	}
-	return opened, e.seq
+	return opened
 }
 
 // HealthAnswered tells the engine that a machine's health check was answered:
@@ -59,6 +65,10 @@ func (e *Engine) HealthAnswered(now time.Time, machine string) (bool, uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
+	return e.healthAnswered(machine), e.seq
+}
+
+func (e *Engine) healthAnswered(machine string) bool {
 	earlier := false
 	for _, b := range e.unreachable(e.Canonical(Labels{Machine: machine}).Machine) {
 		if due := max(e.now, b.failures().floor); due < b.retryAt {
@@ -68,9 +78,10 @@ func (e *Engine) HealthAnswered(now time.Time, machine string) (bool, uint64) {
 		}
 	}
 	if earlier {
+		e.recorded(inputOfHealth, inputHealth{machine})
 		e.seq++
 	}
-	return earlier, e.seq
+	return earlier
 }
 
 // unreachable are the machine's open reachability breakers whose wait is not

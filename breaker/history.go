@@ -256,6 +256,7 @@ type Batch struct {
 	Lately      []Lately // touched, as they are at To
 	Routes      []Routed
 	Evicted     []string
+	Inputs      Inputs // where the engine records them
 	Clock       Clock
 	memory      *copier // of States and Lately, for Reuse
 }

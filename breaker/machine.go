@@ -434,7 +434,8 @@ func (e *Engine) reported(b *breaker, c *call) {
 	}
 }
 
-// reported moves who to the front of at most need reporters.
+// reported moves who to the front of at most need reporters. Those of one moment
+// stand by name, as a restart finds them.
 func reported(list []reporter, who string, need int, now instant) []reporter {
 	if len(list) > 0 && list[0].who == who {
 		list[0].at = now
@@ -451,6 +452,9 @@ func reported(list []reporter, who string, need int, now instant) []reporter {
 	}
 	copy(list[1:i+1], list[:i])
 	list[0] = reporter{who, now}
+	for i := 1; i < len(list) && list[i].at == now && list[i].who < who; i++ {
+		list[i-1], list[i] = list[i], list[i-1]
+	}
 	return list
 }
 
@@ -780,8 +784,10 @@ func (e *Engine) schedule(b *breaker) {
 
 // advance brings the engine to now, which is never earlier than it was, and
 // does what time alone brings about, each at its own deadline.
-func (e *Engine) advance(now time.Time) {
-	end := max(e.now, fromTime(now))
+func (e *Engine) advance(now time.Time) { e.advanceTo(fromTime(now)) }
+
+func (e *Engine) advanceTo(now instant) {
+	end := max(e.now, now)
 	for {
 		next := min(e.nextDue, e.samples.next())
 		if next > end {

@@ -1,6 +1,7 @@
 package breaker_test
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -338,9 +339,13 @@ type modelRun struct {
 	eras    map[uint64]bool
 	highest uint64
 
+	// inputs are what the engine recorded of them, a block for each drain.
+	inputs [][]byte
 	// log has every call of the engine, to be made again in another one.
 	log []func(e *breaker.Engine) any
 	did []string // what they answered and what came of them
+
+	transitions []breaker.Transition // all of them
 }
 
 // modelLine is a line of a replay script.
@@ -356,7 +361,7 @@ type modelGrant struct {
 }
 
 func newModelRun(t *rapid.T, set modelSet) *modelRun {
-	cfg := breaker.Config{Rules: set.rules(t), Machines: modelMachines, Key: []byte("the pool's own secret, of 32 byte")}
+	cfg := breaker.Config{Rules: set.rules(t), Machines: modelMachines, Record: true, Key: []byte("the pool's own secret, of 32 byte")}
 	r := &modelRun{
 		t: t, cfg: cfg, set: set, reached: make(map[string]bool), now: modelTime,
 		last: make(map[string]breaker.State), eras: make(map[uint64]bool),
@@ -445,9 +450,39 @@ func (r *modelRun) fail(format string, args ...any) {
 func (r *modelRun) call(do func(e *breaker.Engine) any) {
 	r.log = append(r.log, do)
 	answer := do(r.engine)
-	transitions := r.engine.Drain().Transitions
-	r.did = append(r.did, told(answer, transitions))
-	r.check(transitions)
+	batch := r.engine.Drain()
+	if block, _ := batch.Inputs.AppendBinary(nil); len(block) > 0 {
+		r.inputs = append(r.inputs, block)
+	}
+	r.did = append(r.did, told(answer, batch.Transitions))
+	r.transitions = append(r.transitions, batch.Transitions...)
+	r.check(batch.Transitions)
+}
+
+// redo: the inputs that the engine recorded bring another one to the same
+// transitions and the same state.
+func (r *modelRun) redo() {
+	e := r.newEngine()
+	e.Advance(modelTime)
+	for _, block := range r.inputs {
+		var in breaker.Inputs
+		if err := in.UnmarshalBinary(block); err != nil {
+			r.fail("read the recorded inputs: %v", err)
+		}
+		if again, _ := in.AppendBinary(nil); !bytes.Equal(again, block) {
+			r.fail("recorded inputs read and written again differ:\n first %x\n again %x", block, again)
+		}
+		e.Redo(in)
+	}
+	e.Advance(r.ref.now)
+	if first, again := asJSON(r.transitions), asJSON(e.Drain().Transitions); first != again {
+		r.fail("the recorded inputs come to\n %s\n and not to\n %s", again, first)
+	}
+	first, again := r.engine.Snapshot(), e.Snapshot()
+	again.Clock.Seq = first.Clock.Seq // which counts other things too
+	if first, again := asJSON(first), asJSON(again); first != again {
+		r.fail("the recorded inputs come to the state\n %s\n and not to\n %s", again, first)
+	}
 }
 
 // told is an answer and what came of it, as it goes out.
@@ -943,6 +978,7 @@ func TestModel(t *testing.T) {
 					for _, s := range rapid.SliceOfN(rapid.Custom(drawModelStep), 60, 200).Draw(t, "steps") {
 						r.step(s)
 					}
+					r.redo()
 					r.replay(rapid.SampledFrom([]int{0, 100, 30, 10}).Draw(t, "restarted every"))
 					mu.Lock()
 					defer mu.Unlock()

@@ -169,9 +169,15 @@ func (e *Engine) Reconcile(now time.Time, key string, applied bool, actor string
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
+	w, err := e.reconcileNow(key, applied, actor)
+	return w, e.seq, err
+}
+
+// reconcileNow is Reconcile at the engine's time.
+func (e *Engine) reconcileNow(key string, applied bool, actor string) (Write, error) {
 	known := e.writeNow(key)
 	if known == nil {
-		return Write{}, e.seq, ErrUnknownWrite
+		return Write{}, ErrUnknownWrite
 	}
 	state := WriteNotApplied
 	if applied {
@@ -179,16 +185,17 @@ func (e *Engine) Reconcile(now time.Time, key string, applied bool, actor string
 	}
 	switch known.State {
 	case state:
-		return *known, e.seq, nil
+		return *known, nil
 	case WriteInDoubt, WriteExpired:
 	default:
-		return *known, e.seq, ErrWriteSettled
+		return *known, ErrWriteSettled
 	}
+	e.recorded(inputOfReconcile, inputReconcile{key, actor, applied})
 	w := e.doubts.byKey[key]
 	w.State, w.SettledAt, w.SettledBy = state, e.now.time(), actor
 	e.doubts.fresh = append(e.doubts.fresh, w)
 	e.seq++
-	return *w, e.seq, nil
+	return *w, nil
 }
 
 // freshWrites takes the writes changed since the last Drain, each once.
