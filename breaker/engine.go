@@ -403,6 +403,11 @@ func (e *Engine) evict(r *rule) bool {
 func (e *Engine) touch(b *breaker) {
 	e.changes++
 	b.changed = e.changes
+	e.store(b)
+}
+
+// store is touch for what no answer tells of.
+func (e *Engine) store(b *breaker) {
 	if !b.dirty {
 		b.dirty = true
 		e.dirty = append(e.dirty, b)
@@ -453,9 +458,10 @@ func (e *Engine) ask(ask *Ask, g *Grant) {
 		if b == nil {
 			continue
 		}
-		if b.rule.Trip.Witnesses > 1 {
+		if b.rule.yields && (b.state != Closed || b.rule.asked) {
 			w := b.watched()
 			w.asked = reported(w.asked, ask.Agent, 2, e.now)
+			e.store(b)
 		}
 		if b.state == Closed {
 			continue
@@ -904,8 +910,8 @@ func (e *Engine) Advance(now time.Time) {
 // Drain takes everything that happened since the last Drain, in order.
 func (e *Engine) Drain() Batch {
 	e.mu.Lock()
-	if len(e.transitions)+len(e.dirty)+len(e.evicted) > 0 && e.seq == e.drained {
-		e.seq++ // brought about by time while somebody only looked
+	if len(e.transitions)+len(e.dirty)+len(e.evicted)+e.inputs.Len() > 0 && e.seq == e.drained {
+		e.seq++ // brought about by time while somebody only looked, or without any effect
 	}
 	batch := Batch{From: e.drained, To: e.seq, Transitions: e.transitions, Outcomes: e.outcomes, Asks: e.asks, Routes: e.routes, Writes: e.freshWrites(), Evicted: e.evicted, Clock: e.clock()}
 	batch.Inputs = e.inputs

@@ -344,11 +344,15 @@ type rule struct {
 	// it names one of them.
 	slow, slowFirst, measures bool
 	watches                   bool // asks for witnesses or models
-	observe                   bool
-	passive                   bool
-	byCause                   map[Cause]Duration
-	breakers                  map[uint64]*breaker // by the hash of their labels
-	size                      int
+	yields                    bool // a failed probe's agent leaves the next to others
+	// asked says that an ask of a closed breaker may still matter when its agent's
+	// probe has failed: the waits in between may be shorter than the lease.
+	asked    bool
+	observe  bool
+	passive  bool
+	byCause  map[Cause]Duration
+	breakers map[uint64]*breaker // by the hash of their labels
+	size     int
 }
 
 // compile checks the rule and makes it ready. A disabled rule needs a name only.
@@ -421,6 +425,13 @@ func compile(r Rule) (*rule, error) {
 	c.slow, c.slowFirst = c.fail.has(Slow), c.fail.has(SlowFirstToken)
 	c.measures = c.slow || c.slowFirst
 	c.watches = r.Trip.Witnesses > 1 || r.Trip.Models > 1
+	c.yields = r.Trip.Witnesses > 1
+	shortest := r.Cooldown.First
+	for _, d := range r.Cooldown.ByCause {
+		shortest = min(shortest, d)
+	}
+	// A Retry-After may stand in for the first wait, and a health check end it.
+	c.asked = c.yields && (min(shortest, r.Cooldown.Max) < r.Lease || r.Trip.OnRetryAfter > 0 || c.reaches())
 	c.breakers = make(map[uint64]*breaker)
 
 	t := r.Trip

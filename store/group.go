@@ -37,7 +37,9 @@ type group struct {
 	writes      map[string]breaker.Write  // by key
 	lately      map[string]breaker.Lately // by key
 	routes      []breaker.Routed
-	unrecorded  int // routes over maxRoutes
+	unrecorded  int    // routes over maxRoutes
+	inputs      []byte // blocks of inputs, each behind its length
+	packed      []byte // and as they are stored, once they are tried
 	plan        bot.Plan
 }
 

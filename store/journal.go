@@ -212,6 +212,10 @@ func (j *Journal) gather(now time.Time, tick bool) {
 		j.o.Advance(now)
 	}
 	b := j.o.Engine.Drain()
+	inputs, err := b.Inputs.AppendBinary(nil)
+	if err != nil { // which it promises not to give
+		j.o.Log.Error("encode inputs", "err", err)
+	}
 	var plans []bot.Plan
 	if len(b.Transitions) > 0 {
 		plans = append(plans, j.o.Policy.Plan(b.Transitions))
@@ -233,9 +237,10 @@ func (j *Journal) gather(now time.Time, tick bool) {
 	g.now = now
 	if !b.Empty() {
 		g.add(b)
+		g.addInputs(inputs)
 		// What is counted is done with; the states are when they are written.
-		j.o.Engine.Reuse(breaker.Batch{Outcomes: b.Outcomes, Asks: b.Asks})
-		b.Outcomes, b.Asks = nil, nil
+		j.o.Engine.Reuse(breaker.Batch{Outcomes: b.Outcomes, Asks: b.Asks, Inputs: b.Inputs})
+		b.Outcomes, b.Asks, b.Inputs = nil, nil, breaker.Inputs{}
 		g.last = b
 	}
 	for _, p := range plans {

@@ -10,7 +10,8 @@ import (
 
 // Retention is how long history is kept; zero is for ever.
 type Retention struct {
-	// Outcomes is for what is kept one by one: fallbacks and degraded answers.
+	// Outcomes is for what is kept one by one: the log of inputs, fallbacks and
+	// degraded answers.
 	Outcomes time.Duration
 	Counts   time.Duration
 	// Transitions is for transitions, and for incidents by their end and what
@@ -33,6 +34,7 @@ func (db *DB) Prune(ctx context.Context, now time.Time, keep Retention) (rows in
 		{keep.Counts, "DELETE FROM permit_counts WHERE ctid IN (SELECT ctid FROM permit_counts WHERE bucket < $1 LIMIT $2)"},
 		{keep.Counts, "DELETE FROM fallback_counts WHERE ctid IN (SELECT ctid FROM fallback_counts WHERE bucket < $1 LIMIT $2)"},
 		{breaker.HeardFor, "DELETE FROM heard WHERE call IN (SELECT call FROM heard WHERE at < $1 LIMIT $2)"},
+		{keep.Outcomes, "DELETE FROM outcome_log WHERE position IN (SELECT position FROM outcome_log WHERE at < $1 LIMIT $2)"},
 		{keep.Outcomes, "DELETE FROM routes WHERE id IN (SELECT id FROM routes WHERE at < $1 LIMIT $2)"},
 		{breaker.DoubtFor, "DELETE FROM writes WHERE idempotency_key IN (SELECT idempotency_key FROM writes WHERE until < $1 LIMIT $2)"},
 		{breaker.LatelyFor, "DELETE FROM lately WHERE key IN (SELECT key FROM lately WHERE at < $1 LIMIT $2)"},

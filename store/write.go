@@ -45,7 +45,7 @@ func (db *DB) write(ctx context.Context, g *group) error {
 	batch.Queue("UPDATE journal SET position = $2, clock = CASE WHEN $1 = $2 THEN clock ELSE $3::jsonb END WHERE position = $1",
 		int64(g.from), int64(g.to), clock)
 	for _, queue := range []func(*pgx.Batch, *group) error{
-		queueIncidents, queueTransitions, queueStates, queueCounts, queueHeard, queueWrites, queueRoutes, queueLately, queuePlan,
+		queueIncidents, queueTransitions, queueStates, queueCounts, queueHeard, queueWrites, queueRoutes, queueLately, queueLog, queuePlan,
 	} {
 		if err := queue(batch, g); err != nil {
 			return err

@@ -138,7 +138,7 @@ func (s *service) restore(ctx context.Context, db *store.DB) error {
 	}
 	engine, err := breaker.New(breaker.Config{
 		Rules: s.cfg.Rules, Machines: s.cfg.Machines, MaxAge: s.cfg.MaxAge, IDsMax: s.cfg.IDsMax, Key: key,
-		Chains: s.cfg.Chains, WatchPermits: true,
+		Chains: s.cfg.Chains, WatchPermits: true, Record: true,
 	})
 	if err != nil {
 		return err
