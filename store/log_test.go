@@ -101,7 +101,7 @@ func TestTheLogDecidesAgain(t *testing.T) {
 	}
 	again.Advance(at(now))
 	got, want := again.Snapshot(), e.Snapshot()
-	got.Clock.Seq = want.Clock.Seq // which counts other things too
+	got.Clock.Seq = want.Clock.Seq                                   // which counts other things too
 	for _, heard := range [][]breaker.Heard{got.Heard, want.Heard} { // those of one moment have no order in the table
 		slices.SortFunc(heard, func(a, b breaker.Heard) int {
 			return cmp.Or(a.At.Compare(b.At), bytes.Compare(a.Call[:], b.Call[:]))
