@@ -81,7 +81,7 @@ const (
 	coldFor      = instant(3 * time.Minute)
 	maxHistory   = 100_000 // targets, agents, machines each
 	maxFailed    = 64      // unreachable machines kept for an agent
-	keepFailed   = instant(10 * time.Minute)
+	keepFailed   = instant(15 * time.Minute) // calls may be told late
 	minute       = instant(time.Minute)
 )
 
