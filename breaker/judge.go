@@ -79,8 +79,8 @@ const (
 	offlineSpan  = instant(2 * time.Minute)
 	coldAfter    = instant(5 * time.Minute)
 	coldFor      = instant(3 * time.Minute)
-	maxHistory   = 100_000 // targets, agents, machines each
-	maxFailed    = 64      // unreachable machines kept for an agent
+	maxHistory   = 100_000                   // targets, agents, machines each
+	maxFailed    = 64                        // unreachable machines kept for an agent
 	keepFailed   = instant(15 * time.Minute) // calls may be told late
 	minute       = instant(time.Minute)
 )

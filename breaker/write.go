@@ -161,6 +161,39 @@ func (e *Engine) Write(now time.Time, key string) (Write, bool) {
 	return Write{}, false
 }
 
+// Writes lists what is known of the writes of an agent or on a machine that are
+// in one of these states, the latest first and at most limit of them. An empty
+// label, and no state, mean all.
+func (e *Engine) Writes(now time.Time, of Labels, limit int, states ...WriteState) []Write {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advance(now)
+	var list []Write
+	for key, w := range e.doubts.byKey {
+		if of.Agent != "" && of.Agent != w.Agent || of.Machine != "" && of.Machine != w.Machine {
+			continue
+		}
+		if w := e.writeNow(key); w != nil && (len(states) == 0 || slices.Contains(states, w.State)) {
+			list = append(list, *w)
+		}
+	}
+	slices.SortFunc(list, func(a, b Write) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Key, b.Key)) })
+	return list[:min(len(list), limit)]
+}
+
+// WritesInDoubt is for how many writes permits are held now.
+func (e *Engine) WritesInDoubt(now time.Time) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advance(now)
+	for key := range e.doubts.byKey {
+		if e.heldWrite(key) != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // Reconcile says what became of a write in doubt, so that permits for its key
 // are given again. Saying the same twice changes nothing; a late answer, after
 // the doubt has expired, is taken. The errors are ErrUnknownWrite and

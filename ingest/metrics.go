@@ -39,7 +39,7 @@ type metrics struct {
 
 // newMetrics puts the collectors on the registry. Go's and the process's may be
 // there already.
-func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breakers func() ([]breaker.View, time.Time)) (*metrics, error) {
+func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breakers func() ([]breaker.View, time.Time), writesInDoubt func() float64) (*metrics, error) {
 	if maxSeries <= 0 {
 		maxSeries = DefaultMaxSeries
 	}
@@ -65,6 +65,8 @@ func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breaker
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "breakerbot_build_info", Help: "Always 1; the label says what runs.", ConstLabels: prometheus.Labels{"version": version}})
 	info.Set(1)
+	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "breakerbot_writes_in_doubt", Help: "Writes in doubt that nobody has reconciled: permits for their keys are held."}, writesInDoubt)
 	states := &stateCollector{breakers: breakers, max: maxSeries}
 	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := reg.Register(c); err != nil {
@@ -73,7 +75,7 @@ func newMetrics(reg *prometheus.Registry, maxSeries int, version string, breaker
 			}
 		}
 	}
-	for _, c := range []prometheus.Collector{m.outcomes, m.gates, m.duration, m.served, m.permits, m.routes, m.doubts, m.http, info, states} {
+	for _, c := range []prometheus.Collector{m.outcomes, m.gates, m.duration, m.served, m.permits, m.routes, m.doubts, m.http, info, held, states} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

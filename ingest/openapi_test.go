@@ -155,7 +155,7 @@ func TestDescriptionHasTheAnswers(t *testing.T) {
 		"Rules": reflect.TypeFor[RulesBody](), "Gate": reflect.TypeFor[Gate](), "Health": reflect.TypeFor[HealthBody](), "HealthLine": reflect.TypeFor[HealthLine](),
 		"FieldError": reflect.TypeFor[FieldError](), "Warning": reflect.TypeFor[Warning](), "Rejected": reflect.TypeFor[Rejected](),
 		"Problem": reflect.TypeFor[problem](), "Controlled": reflect.TypeFor[ControlBody](), "Route": reflect.TypeFor[RouteBody](),
-		"Target": reflect.TypeFor[TargetBody](), "Skipped": reflect.TypeFor[SkippedBody](), "Write": reflect.TypeFor[WriteBody](),
+		"Target": reflect.TypeFor[TargetBody](), "Skipped": reflect.TypeFor[SkippedBody](), "Write": reflect.TypeFor[WriteBody](), "Writes": reflect.TypeFor[WritesBody](),
 		"ReconciledWrite": reflect.TypeFor[ReconciledBody](), "Chains": reflect.TypeFor[ChainsBody](), "Chain": reflect.TypeFor[breaker.Chain](),
 		"ChainTarget": reflect.TypeFor[breaker.Target](),
 	} {

@@ -51,7 +51,7 @@ var DigestFormats = []string{"json", "text", "html"}
 
 // filter reads the filters of transitions and incidents.
 func filter(q url.Values) (breaker.Filter, error) {
-	f := breaker.Filter{Machine: q.Get("machine"), Model: q.Get("model"), Cursor: q.Get("cursor"), Limit: defaultPage}
+	f := breaker.Filter{Machine: q.Get("machine"), Model: q.Get("model"), Cursor: q.Get("cursor")}
 	if err := knownQuery(q, "since", "until", "machine", "model", "limit", "cursor"); err != nil {
 		return f, err
 	}
@@ -71,17 +71,27 @@ func filter(q url.Values) (breaker.Filter, error) {
 			}
 		}
 	}
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxPage {
-			return f, badQuery("limit", fmt.Sprintf("is %q: a number from 1 to %d is needed", excerpt(text), maxPage))
-		}
-		f.Limit = n
+	var err error
+	if f.Limit, err = limit(q); err != nil {
+		return f, err
 	}
 	if len(f.Cursor) > maxCursor || strings.ContainsRune(f.Cursor, 0) {
 		return f, badCursor()
 	}
 	return f, nil
+}
+
+// limit reads how many a page may have.
+func limit(q url.Values) (int, error) {
+	text := q.Get("limit")
+	if text == "" {
+		return defaultPage, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxPage {
+		return 0, badQuery("limit", fmt.Sprintf("is %q: a number from 1 to %d is needed", excerpt(text), maxPage))
+	}
+	return n, nil
 }
 
 func badCursor() error {

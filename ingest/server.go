@@ -29,6 +29,7 @@ var routes = []route{
 	{"POST /v1/permits/{permit}/release", ScopeReport, (*Server).postRelease},
 	{"POST /v1/permits/{permit}/extend", ScopeReport, (*Server).postExtend},
 	{"POST /v1/route", ScopeReport, (*Server).postRoute},
+	{"GET /v1/writes", ScopeReport, (*Server).getWrites},
 	{"PUT /v1/writes/{idempotency_key}", ScopeReport, (*Server).putWrite},
 	{"GET /v1/writes/{idempotency_key}", ScopeReport, (*Server).getWrite},
 	{"GET /v1/circuits", ScopeRead, (*Server).getCircuits},
@@ -163,6 +164,12 @@ func New(o Options) *Server {
 		}
 		now := s.Now()
 		return core.Engine.Breakers(now, breaker.Labels{}), now
+	}, func() float64 {
+		core := s.core.Load()
+		if core == nil {
+			return 0
+		}
+		return float64(core.Engine.WritesInDoubt(s.Now()))
 	})
 	if err != nil {
 		panic(fmt.Sprintf("register metrics: %v", err))

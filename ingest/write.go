@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -44,6 +45,11 @@ func writeOrNil(w *breaker.Write, now time.Time) *WriteBody {
 		return nil
 	}
 	return new(WriteJSON(*w, now))
+}
+
+// WritesBody is the answer to GET /v1/writes.
+type WritesBody struct {
+	Writes []WriteBody `json:"writes"`
 }
 
 // ReconciledBody is the answer to PUT /v1/writes/{idempotency_key}.
@@ -148,6 +154,47 @@ func (s *Server) writeOf(r *http.Request) (*Core, string, error) {
 		return nil, "", p
 	}
 	return core, key, nil
+}
+
+var writeStates = []breaker.WriteState{breaker.WriteInDoubt, breaker.WriteApplied, breaker.WriteNotApplied, breaker.WriteExpired}
+
+// getWrites lists writes, the latest first.
+func (s *Server) getWrites(w http.ResponseWriter, r *http.Request) error {
+	core, err := s.ready()
+	if err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	if err := knownQuery(q, "agent", "machine", "state", "limit"); err != nil {
+		return err
+	}
+	of := breaker.Labels{Agent: q.Get("agent"), Machine: q.Get("machine")}
+	for name, label := range map[string]string{"agent": of.Agent, "machine": of.Machine} {
+		if label != "" {
+			if err := breaker.CheckLabel(label); err != nil {
+				return badQuery(name, err.Error())
+			}
+		}
+	}
+	var states []breaker.WriteState
+	for _, list := range q["state"] {
+		for word := range strings.SplitSeq(list, ",") {
+			if !slices.Contains(writeStates, breaker.WriteState(word)) {
+				return badQuery("state", fmt.Sprintf("is %q: in_doubt, applied, not_applied or expired is needed", excerpt(word)))
+			}
+			states = append(states, breaker.WriteState(word))
+		}
+	}
+	n, err := limit(q)
+	if err != nil {
+		return err
+	}
+	now := s.Now()
+	body := WritesBody{Writes: []WriteBody{}}
+	for _, one := range core.Engine.Writes(now, core.Engine.Canonical(of), n, states...) {
+		body.Writes = append(body.Writes, WriteJSON(one, now))
+	}
+	return writeJSON(w, http.StatusOK, body)
 }
 
 func (s *Server) getWrite(w http.ResponseWriter, r *http.Request) error {

@@ -69,6 +69,38 @@ func TestWriteInDoubt(t *testing.T) {
 	coder("PUT", "/v1/writes/never", `{"result":"applied"}`).problem(404)
 	coder("GET", "/v1/writes/job%2F9?x=1", "").problem(400, "there is none here")
 
+	// All of them.
+	ended("job/10", "timeout").is(200)
+	coder("PUT", "/v1/writes/job%2F10", `{"result":"applied"}`).is(200)
+	w.pass(time.Second)
+	ended("job/11", "timeout").is(200)
+	w.pass(time.Second)
+	ended("job/12", "stalled").is(200)
+	for query, want := range map[string]string{
+		"state=in_doubt":                             "job/12 in_doubt, job/11 in_doubt",
+		"agent=a&machine=10.0.0.9:11434&limit=1":     "job/12 in_doubt",
+		"state=applied,expired":                      "job/10 applied",
+		"machine=mac-mini":                           "",
+		"agent=a&state=applied&state=in_doubt&limit": "job/12 in_doubt, job/11 in_doubt, job/10 applied",
+	} {
+		var body WritesBody
+		if err := json.Unmarshal([]byte(coder("GET", "/v1/writes?"+query, "").is(200).body), &body); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, w := range body.Writes {
+			got = append(got, w.IdempotencyKey+" "+string(w.State))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("writes with %s are %q, want %s", query, got, want)
+		}
+	}
+	coder("GET", "/v1/writes?state=open", "").problem(400, `state: is \"open\": in_doubt, applied, not_applied or expired is needed`)
+	coder("GET", "/v1/writes?limit=0", "").problem(400, "a number from 1 to 1000 is needed")
+	coder("GET", "/v1/writes?machine=%00", "").problem(400, "machine: ", "control character")
+	coder("GET", "/v1/writes?key=x", "").problem(400, "is not known")
+	as("l00k", "GET", "/v1/writes", "").problem(403)
+
 	// What cannot be taken.
 	coder("PUT", "/v1/writes/x", `{}`).problem(422, "result: is missing")
 	coder("PUT", "/v1/writes/x", `{"result":true}`).problem(422, "is the boolean true: applied or not_applied is needed")
@@ -78,7 +110,7 @@ func TestWriteInDoubt(t *testing.T) {
 	coder("GET", "/v1/writes/"+strings.Repeat("k", 129), "").problem(400, "is 129 bytes long: at most 128 are allowed")
 	coder("GET", "/v1/writes/a%00b", "").problem(400, "control character")
 	coder("GET", "/v1/writes/a%FFb", "").problem(400, "not valid UTF-8")
-	as("l00k", "GET", "/metrics", "").says(`breakerbot_writes_in_doubt_total{cause="timeout",machine="gpu-box",model="m"} 1`,
+	as("l00k", "GET", "/metrics", "").says("breakerbot_writes_in_doubt 2", `breakerbot_writes_in_doubt_total{cause="timeout",machine="gpu-box",model="m"} 3`,
 		`breakerbot_permits_total{decision="write_in_doubt"} 1`)
 }
 
