@@ -313,7 +313,10 @@ func TestHoldAndAuto(t *testing.T) {
 	for _, wrong := range []string{"-1h", "0d", "2hours", "99999999h", "1.5d", "400d"} {
 		contains(t, d.say(t, operator, operator, "/hold errors{machine=a,model=b} "+wrong), "A hold of "+wrong+" is none")
 	}
-	contains(t, d.say(t, operator, operator, "/hold errors{machine=a,model=c} 7d rented out"), "hold-open by telegram:77", "until ")
+	contains(t, d.say(t, operator, operator, "/hold errors{machine=a,model=c} 7d rented out"), "hold-open by telegram:77", "until ", "is the name right?")
+	if answer := d.say(t, operator, operator, "/auto errors{machine=a,model=c}"); strings.Contains(answer.Text, "is the name right?") {
+		t.Errorf("a breaker that is there is doubted: %s", answer.Text)
+	}
 	contains(t, d.say(t, operator, operator, "/hold"), "needs a breaker")
 	contains(t, d.say(t, reader, group, "/hold errors{machine=a,model=b}"), "Only an operator may change something. Your id is 501.")
 }

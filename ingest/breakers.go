@@ -163,7 +163,8 @@ var orderFields = newFields(
 // ControlBody is the answer to a control: the breaker afterwards.
 type ControlBody struct {
 	BreakerBody
-	Durable bool `json:"durable"`
+	Durable  bool      `json:"durable"`
+	Warnings []Warning `json:"warnings,omitempty"`
 }
 
 // control is the handler that puts op on a breaker, in the token's name.
@@ -182,12 +183,16 @@ func control(op breaker.Op) func(*Server, http.ResponseWriter, *http.Request) er
 		}
 		now := s.Now()
 		name := r.PathValue("name")
+		_, seen := core.Engine.Breaker(now, name)
 		v, seq, err := core.Engine.Control(now, breaker.Control{Breaker: name, Op: op, For: in.hold, Actor: actor(r), Reason: scrub(in.reason)})
 		if err != nil {
 			return badName(err)
 		}
 		s.Log.Info("control", "op", string(op), "breaker", v.Name, "actor", actor(r), "for", in.hold)
 		body := ControlBody{BreakerBody: BreakerJSON(v, now), Durable: s.durable(r.Context(), core, seq)}
+		if !seen {
+			body.Warnings = []Warning{{Path: "name", Message: unseen(core.Engine, now, v)}}
+		}
 		status := http.StatusOK
 		if !body.Durable {
 			status = http.StatusAccepted
@@ -195,6 +200,24 @@ func control(op breaker.Op) func(*Server, http.ResponseWriter, *http.Request) er
 		return writeJSON(w, status, body)
 	}
 }
+
+// unseen says that a control made its breaker, which may be a typing error.
+func unseen(e *breaker.Engine, now time.Time, v breaker.View) string {
+	message := fmt.Sprintf("breaker %s is made by this: no call has been heard of that it counts", v.Name)
+	var known []string
+	for _, other := range e.Breakers(now, breaker.Labels{}) {
+		if other.Rule == v.Rule && other.Name != v.Name && len(known) < maxCompared {
+			known = append(known, other.Name)
+		}
+	}
+	if near, edits := Nearest(v.Name, known); edits <= 3 {
+		message += "; did you mean " + near + "?"
+	}
+	return message
+}
+
+// maxCompared bounds the names that one is compared with.
+const maxCompared = 2000
 
 func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	core, err := s.ready()

@@ -553,6 +553,23 @@ func TestReads(t *testing.T) {
 	w.get(breakerPath(name)).is(200, "name", name, "model", "meta/llama, {70b}")
 }
 
+// A control on a breaker that nothing has been heard of says so.
+func TestControlsOfTheUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.post("/v1/outcomes", `{"agent":"a","machine":"gpu-box","model":"m","cause":"ok"}`).is(200)
+	hold := func(name string) answer {
+		return w.do("POST", breakerPath(name)+"/hold-open", typeJSON, "")
+	}
+	misspelt := strings.Replace(gpuErrors, "gpu-box", "gpu-bx", 1)
+	hold(misspelt).is(200, "state", "open", "warnings.0.path", "name", "warnings.0.message",
+		"breaker "+misspelt+" is made by this: no call has been heard of that it counts; did you mean "+gpuErrors+"?")
+	hold(misspelt).is(200, "warnings", nil)
+	hold("errors{machine=elsewhere,model=x}").is(200, "warnings.0.message",
+		"breaker errors{machine=elsewhere,model=x} is made by this: no call has been heard of that it counts")
+	hold(strings.Replace(gpuErrors, "gpu-box", "10.0.0.9:11434", 1)).is(200, "name", gpuErrors, "warnings", nil) // an alias
+}
+
 func TestControls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) {
@@ -564,7 +581,7 @@ func TestControls(t *testing.T) {
 	order("hold-open", `{"reason":"driver update","for_ms":60000}`).
 		is(200, "state", "open", "reason", "held_open", "durable", true, "override.op", "hold-open", "override.actor", "anna",
 			"override.reason", "driver update", "override.until", "2026-03-01T14:03:00.250Z", "retry_after_ms", 60000)
-	order("hold-closed", ``).is(200, "state", "closed", "override.op", "hold-closed", "override.until", nil)
+	order("hold-closed", ``).is(200, "state", "closed", "override.op", "hold-closed", "override.until", nil, "warnings", nil)
 	order("observe", `{}`).is(200, "override.op", "observe")
 	order("auto", `{}`).is(200, "state", "closed", "override", nil)
 	order("reset", `{"reason":"again"}`).is(200, "state", "closed")
