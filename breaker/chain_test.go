@@ -2,6 +2,7 @@ package breaker
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +192,50 @@ func TestRouteOfAWriteInDoubt(t *testing.T) {
 	r, _, err := e.Route(at(1), RouteAsk{Agent: "a", Chain: "code", IdempotencyKey: "job"})
 	if err != nil || !r.Degraded || r.Reason != RefusedWriteInDoubt || r.Write == nil || r.Write.Machine != "gpu" || len(r.Skipped) != 4 {
 		t.Fatalf("%+v, %v: want nothing, and the place to ask", r, err)
+	}
+}
+
+// What is just within the bounds of a chain is allowed, and what is just past
+// them is not.
+func TestBoundsOfChains(t *testing.T) {
+	t.Parallel()
+	one := func(change func(*Target)) Chain {
+		c := Chain{Targets: []Target{{Machine: "a"}}}
+		change(&c.Targets[0])
+		return c
+	}
+	targets := func(n int) Chain {
+		var c Chain
+		for i := range n {
+			c.Targets = append(c.Targets, Target{Machine: fmt.Sprint(i)})
+		}
+		return c
+	}
+	hops := func(n int) Chain { c := targets(1); c.MaxHops = &n; return c }
+	degraded := func(d Duration) Chain { c := targets(1); c.DegradedFor = d; return c }
+	tags := func(n int) Chain {
+		return one(func(t *Target) { t.Tags = slices.Repeat([]string{"private"}, n) })
+	}
+	context := func(n int) Chain { return one(func(t *Target) { t.Context = n }) }
+	note := func(n int) Chain { return one(func(t *Target) { t.Note = strings.Repeat("n", n) }) }
+	for field, cases := range map[string]struct{ good, bad []Chain }{
+		"targets":            {[]Chain{targets(1), targets(MaxTargets)}, []Chain{targets(0), targets(MaxTargets + 1)}},
+		"max_hops":           {[]Chain{hops(0), hops(MaxTargets)}, []Chain{hops(-1), hops(MaxTargets + 1)}},
+		"degraded_for":       {[]Chain{degraded(Duration(time.Second)), degraded(maxWait)}, []Chain{degraded(Duration(time.Second) - 1), degraded(maxWait + 1)}},
+		"targets[0].tags":    {[]Chain{tags(maxTags)}, []Chain{tags(maxTags + 1)}},
+		"targets[0].context": {[]Chain{context(0), context(maxContext)}, []Chain{context(-1), context(maxContext + 1)}},
+		"targets[0].note":    {[]Chain{note(maxNote)}, []Chain{note(maxNote + 1)}},
+	} {
+		for _, c := range cases.good {
+			if err := c.Validate(); err != nil {
+				t.Errorf("%s: %v, want it allowed", field, err)
+			}
+		}
+		for _, c := range cases.bad {
+			if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), field+": ") {
+				t.Errorf("%s: %v, want it refused", field, err)
+			}
+		}
 	}
 }
 
