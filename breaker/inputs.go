@@ -36,6 +36,7 @@ const (
 	inputOfReconcile
 	inputOfBootCheck
 	inputOfHealth
+	inputOfRestart
 )
 
 type (
@@ -58,6 +59,9 @@ type (
 	// inputBootCheck is of a machine that did not answer.
 	inputBootCheck struct{ machine, detail string }
 	inputHealth    struct{ machine string }
+	// inputRestart is a Restore, with the counters that it began with: after a
+	// crash some numbers are left out.
+	inputRestart struct{ era, permits uint64 }
 )
 
 // Len is how many there are.
@@ -126,6 +130,8 @@ func (e *Engine) redo(other any) {
 		e.bootCheck(in.machine, in.detail)
 	case inputHealth:
 		e.healthAnswered(in.machine)
+	case inputRestart:
+		e.era, e.permits = max(e.era, in.era), max(e.permits, in.permits)
 	}
 }
 
@@ -358,6 +364,9 @@ func wireOther(w *wire, other any) {
 		w.text(3, in.detail)
 	case inputHealth:
 		w.text(2, in.machine)
+	case inputRestart:
+		w.uint(2, in.era)
+		w.uint(3, in.permits)
 	}
 }
 
@@ -463,8 +472,20 @@ func unwireOther(kind inputKind, fields func(func(protowire.Number, unwired) err
 			return nil
 		})
 		return in, err
+	case inputOfRestart:
+		var in inputRestart
+		err := fields(func(field protowire.Number, v unwired) error {
+			switch field {
+			case 2:
+				in.era = v.u
+			case 3:
+				in.permits = v.u
+			}
+			return nil
+		})
+		return in, err
 	}
-	return nil, fmt.Errorf("kind %d: this version knows them up to %d", kind, inputOfHealth)
+	return nil, fmt.Errorf("kind %d: this version knows them up to %d", kind, inputOfRestart)
 }
 
 func (t *Tried) unwire(data []byte) error {

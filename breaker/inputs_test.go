@@ -29,9 +29,10 @@ func everyInput() Inputs {
 			inputReconcile{"order-7", "ops", true},
 			inputBootCheck{"gpu", "no answer"},
 			inputHealth{"gpu"},
+			inputRestart{4099, 12},
 		},
 	}
-	for kind := inputOfOutcome; kind <= inputOfHealth; kind++ {
+	for kind := inputOfOutcome; kind <= inputOfRestart; kind++ {
 		in.order = append(in.order, inputAt{at, kind})
 		at += instant(kind) * 1e9
 	}
@@ -64,10 +65,10 @@ func TestStoredInputsStayReadable(t *testing.T) {
 func TestInputsOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	in := everyInput()
-	in.order[8].kind = inputOfHealth + 1
+	in.order[8].kind = inputOfRestart + 1
 	data, _ := in.AppendBinary(nil)
 	var got Inputs
-	if err := got.UnmarshalBinary(data); err == nil || err.Error() != "read input 8: kind 10: this version knows them up to 9" {
+	if err := got.UnmarshalBinary(data); err == nil || err.Error() != "read input 8: kind 11: this version knows them up to 10" {
 		t.Errorf("error %v, want one that names the input and its kind", err)
 	}
 }
