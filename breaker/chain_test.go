@@ -277,3 +277,22 @@ func TestChainsInForce(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 }
+
+// A machine of no chain that had enough of the turn's account takes the targets
+// of that account with it.
+func TestTriedOutsideTheChain(t *testing.T) {
+	t.Parallel()
+	e, err := New(Config{
+		Rules: Builtin(), Key: []byte("k"), Machines: map[string]Machine{"elsewhere": {Provider: "acct"}},
+		Chains: map[string]Chain{"code": {Targets: []Target{{Machine: "api", Model: "x", Provider: "acct"}, {Machine: "mini", Model: "y"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for machine, want := range map[string]string{"elsewhere": "mini", "mini": "api"} {
+		r, _, err := e.Route(t0, RouteAsk{Agent: "a", Chain: "code", Tried: []Tried{{Machine: machine, Cause: RateLimited}}})
+		if err != nil || r.Target == nil || r.Target.Machine != want {
+			t.Errorf("after %s was rate-limited: %+v, %v, want %s", machine, r, err, want)
+		}
+	}
+}
