@@ -97,6 +97,9 @@ func compileChain(name string, c Chain, canonical func(Labels) Labels) (*chain, 
 	if err != nil {
 		bad("avoid_provider_after", "%w", err)
 	}
+	if avoid.has(OK) {
+		bad("avoid_provider_after", "ok is no reason to avoid anybody")
+	}
 	if n := len(c.Targets); n < 1 || n > MaxTargets {
 		bad("targets", "there are %d: 1 to %d are needed", n, MaxTargets)
 	}

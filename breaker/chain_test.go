@@ -257,6 +257,7 @@ func TestBadChains(t *testing.T) {
 		"targets[0].context: -1 is out of range":                     {Targets: []Target{{Machine: "a", Context: -1}}},
 		"max_hops: -1 is out of range: 0 to 64 are allowed":          {MaxHops: &minus, Targets: []Target{{Machine: "a"}}},
 		"degraded_for: 1ms is out of range":                          {DegradedFor: Duration(time.Millisecond), Targets: []Target{{Machine: "a"}}},
+		"avoid_provider_after: ok is no reason":                      {AvoidProviderAfter: []string{"ok"}, Targets: []Target{{Machine: "a"}}},
 		"avoid_provider_after: unknown cause or class \"ratelimit\"": {AvoidProviderAfter: []string{"ratelimit"}, Targets: []Target{{Machine: "a"}}},
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {

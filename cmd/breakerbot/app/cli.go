@@ -79,6 +79,31 @@ type tokenCmd struct {
 	Show   string   `help:"Print the token of this token file instead." placeholder:"FILE"`
 }
 
+// Help describes scripts.
+func (replayCmd) Help() string {
+	return `A script is NDJSON. Its first line may set things up:
+
+  {"builtin_rules": false, "rules": [...], "gates": [...], "chains": {...}, "machines": {...}}
+
+A script without such a line runs under the configuration that --config names,
+or else under the built-in rules. Each further line has t, seconds since the
+start, never falling, and one of
+
+  "outcome": {...}                    as in POST /v1/outcomes
+  "permit": {...}, "as": "p1"         as in POST /v1/permits; "$p1" names it later
+  "route": {...}, "as": "p2"          as in POST /v1/route
+  "release": "$p1"                    "extend": "$p1", "timeout_ms": 60000
+  "circuit": {"machine": "gpu-box"}   reads, and changes nothing
+  "control": {"breaker": "errors{machine=gpu,model=m}", "op": "hold-open", "for_ms": 0, "actor": "me"}
+  "write": {"idempotency_key": "job-7", "result": "applied"}
+  "health": {"machine": "gpu", "answered": false, "boot": true}
+  "restart": {}                       saves and restores the state
+
+and may have "expect": {...}, any part of what the line prints:
+
+  {"line": 3, "t": 2.5, "result": {...}, "transitions": [{"breaker", "from", "to", "cause", "reason", "actor", "t"}]}`
+}
+
 type replayCmd struct {
 	Script string `arg:"" help:"The script, NDJSON; - is standard input."`
 	Check  bool   `help:"Compare with what the lines expect; exit code 1 when any differs."`
@@ -180,7 +205,7 @@ func (c *commandLine) run(ctx context.Context, command string, sys System) error
 	case "health":
 		return runHealth(ctx, c.Health.URL)
 	case "replay":
-		return c.Replay.run(sys)
+		return c.Replay.run(c.Config, sys)
 	case "advise":
 		return c.Advise.run(sys.Out)
 	case "drill":
@@ -205,7 +230,15 @@ func (c *commandLine) run(ctx context.Context, command string, sys System) error
 	return usageError{fmt.Errorf("unknown command %q", command)}
 }
 
-func (r replayCmd) run(sys System) error {
+func (r replayCmd) run(config string, sys System) error {
+	var given *Config
+	if config != "" { // one that merely lies in this folder does not change a script
+		cfg, err := LoadConfig(config, sys.Env)
+		if err != nil {
+			return err
+		}
+		given = &cfg
+	}
 	in := sys.In
 	if r.Script != "-" {
 		f, err := os.Open(r.Script)
@@ -215,7 +248,7 @@ func (r replayCmd) run(sys System) error {
 		defer f.Close()
 		in = f
 	}
-	err := runReplay(in, sys.Out, r.Check)
+	err := runReplay(in, sys.Out, r.Check, given)
 	if err != nil && !errors.Is(err, errDiffers) {
 		return usageError{fmt.Errorf("replay %s: %w", r.Script, err)}
 	}

@@ -88,6 +88,7 @@ type scriptTransition struct {
 type replay struct {
 	engine  *breaker.Engine
 	cfg     breaker.Config
+	given   *Config // for a script that sets nothing up; nil: the built-in rules
 	permits map[string]string
 	decoder ingest.Decoder
 	last    float64
@@ -100,9 +101,10 @@ var scriptStart = time.Unix(0, 1).UTC()
 // runReplay reads a script and writes a line for each of its lines; with check
 // it writes only the lines that differ from what they expect, and returns
 // errDiffers when there are any. Any other error is one of the script and names
-// its line.
-func runReplay(in io.Reader, out io.Writer, check bool) error {
-	r := &replay{permits: make(map[string]string)}
+// its line. A script that sets nothing up runs under the configuration given,
+// or under the built-in rules when that is nil.
+func runReplay(in io.Reader, out io.Writer, check bool, given *Config) error {
+	r := &replay{permits: make(map[string]string), given: given}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxScriptLine)
 	enc := json.NewEncoder(out)
@@ -173,8 +175,7 @@ func isSetup(text []byte) bool {
 	return !timed
 }
 
-// setUp makes the engine, with the rules that the line gives or, when it gives
-// none, the built-in ones.
+// setUp makes the engine as the line says, when it is given one.
 func (r *replay) setUp(text []byte, given bool) error {
 	setup := scriptSetup{BuiltinRules: true}
 	p := &problems{places: make(map[string]place)}
@@ -193,6 +194,9 @@ func (r *replay) setUp(text []byte, given bool) error {
 	c.checkLater()
 	if err := p.err(); err != nil {
 		return err
+	}
+	if !given && r.given != nil {
+		cfg = *r.given
 	}
 	r.cfg = breaker.Config{Rules: cfg.Rules, Machines: cfg.Machines, Chains: cfg.Chains, Key: []byte("replay"), WatchPermits: setup.WatchPermits}
 	r.decoder = ingest.Decoder{Local: isLocal(cfg.Machines), Canonical: canonical(cfg.Machines), Gates: cfg.Gates}

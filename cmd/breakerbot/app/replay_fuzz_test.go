@@ -32,14 +32,14 @@ func FuzzReplay(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte, check bool) {
 		var first, again bytes.Buffer
-		err := runReplay(bytes.NewReader(script), &first, check)
+		err := runReplay(bytes.NewReader(script), &first, check, nil)
 		if err != nil && !errors.Is(err, errDiffers) && !namesLine.MatchString(err.Error()) {
 			t.Fatalf("the error names no line: %v", err)
 		}
 		if !check && errors.Is(err, errDiffers) {
 			t.Fatal("lines were compared though nobody asked for it")
 		}
-		second := runReplay(bytes.NewReader(script), &again, check)
+		second := runReplay(bytes.NewReader(script), &again, check, nil)
 		if (err == nil) != (second == nil) || err != nil && err.Error() != second.Error() {
 			t.Fatalf("the error is %v, then %v", err, second)
 		}

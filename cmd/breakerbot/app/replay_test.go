@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,7 @@ func TestVectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			if err := runReplay(bytes.NewReader(text), &out, true); err != nil {
+			if err := runReplay(bytes.NewReader(text), &out, true, nil); err != nil {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
 			if strings.HasPrefix(out.String(), "0 of 0") {
@@ -41,7 +42,7 @@ func TestReplayTellsWhatDiffers(t *testing.T) {
 {"t": 0, "outcome": {"agent": "a", "machine": "m", "cause": "ok"}, "expect": {"result": {"state": "open", "counted": ["reachability"], "nonsense": 1}}}
 `
 	var out bytes.Buffer
-	err := runReplay(strings.NewReader(script), &out, true)
+	err := runReplay(strings.NewReader(script), &out, true, nil)
 	if !errors.Is(err, errDiffers) {
 		t.Fatalf("error %v, want errDiffers", err)
 	}
@@ -65,7 +66,7 @@ func TestReplayPrintsOneLineForEach(t *testing.T) {
 {"t": 63, "circuit": {"machine": "m"}}
 `
 	var out bytes.Buffer
-	if err := runReplay(strings.NewReader(script), &out, false); err != nil {
+	if err := runReplay(strings.NewReader(script), &out, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -103,9 +104,39 @@ func TestReplayScriptErrorsNameTheLine(t *testing.T) {
 		"bad write":     {"{\"t\": 1, \"write\": {\"idempotency_key\": \"k\", \"result\": \"perhaps\"}}", `line 1: write: result: is the string "perhaps"`},
 		"no machine":    {"{\"t\": 1, \"health\": {\"answered\": true}}", "line 1: health: machine: is missing"},
 	} {
-		err := runReplay(strings.NewReader(tc.script), &bytes.Buffer{}, true)
+		err := runReplay(strings.NewReader(tc.script), &bytes.Buffer{}, true, nil)
 		if err == nil || errors.Is(err, errDiffers) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, tc.want)
 		}
 	}
 }
+
+// A script that sets nothing up runs under the configuration that is named, and
+// one that does runs under its own rules.
+func TestReplayUnderAConfiguration(t *testing.T) {
+	t.Parallel()
+	config := filepath.Join(t.TempDir(), "breakerbot.yaml")
+	rules := "builtin_rules: false\nrules: [{name: quick, scope: [machine], failures: [refused], trip: {consecutive: 1}}]\nmachines: {gpu: {aliases: [box]}}\n"
+	if err := os.WriteFile(config, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const outcome = `{"t": 1, "outcome": {"agent": "a", "machine": "box", "cause": "refused"}}` + "\n"
+	for script, want := range map[string]string{
+		outcome: `"breaker":"quick{machine=gpu}"`,
+		`{"builtin_rules": true}` + "\n" + outcome: `"transitions":[]`,
+	} {
+		var out, errs bytes.Buffer
+		if code := Main([]string{"replay", "--config", config, "-"}, System{In: strings.NewReader(script), Out: &out, Err: &errs, Env: noEnv}); code != exitOK {
+			t.Fatalf("exit code %d: %s", code, errs.String())
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the script\n%sprints\n%swant %s", script, out.String(), want)
+		}
+	}
+	var errs bytes.Buffer
+	if code := Main([]string{"replay", "--config", config + ".none", "-"}, System{In: strings.NewReader(outcome), Out: io.Discard, Err: &errs, Env: noEnv}); code != exitUsage {
+		t.Errorf("a configuration that is not there: exit code %d, %s", code, errs.String())
+	}
+}
+
+func noEnv(string) (string, bool) { return "", false }
