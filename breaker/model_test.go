@@ -446,11 +446,10 @@ func (m *refEngine) heard(call string, p *refPermit) bool {
 	return false
 }
 
-// reportOne takes one outcome; p is the permit that it names, nil when it names
+// report takes one outcome; p is the permit that it names, nil when it names
 // none or one that is not of this pool.
 func (m *refEngine) report(now time.Time, o breaker.Outcome, p *refPermit) breaker.Verdict {
 	m.advance(now)
-	now = m.now
 	o.Labels = m.canonical(o.Labels)
 	call := ""
 	if o.ID != "" {
