@@ -182,3 +182,16 @@ func TestBinomialTail(t *testing.T) {
 		}
 	}
 }
+
+// Only permits of agents that have given a word of one within a day are followed.
+func TestWhosePermitsAreFollowed(t *testing.T) {
+	t.Parallel()
+	for since, followed := range map[time.Duration]int{time.Minute: 1, HeardFor: 1, HeardFor + 1: 0} {
+		e := watching(t, "a")
+		askFor(e, t0.Add(since), "stranger", "m")
+		askFor(e, t0.Add(since), "a", "m")
+		if n := len(e.samples.queue); n != followed {
+			t.Errorf("%s after its last word %d permits are followed, want %d", since, n, followed)
+		}
+	}
+}
