@@ -195,3 +195,58 @@ func TestWhosePermitsAreFollowed(t *testing.T) {
 		}
 	}
 }
+
+// What became of the last permits is kept for ten minutes and up to twenty of
+// them; what leaves counts in the long run, which forgets by halves.
+func TestRecordOfPermits(t *testing.T) {
+	t.Parallel()
+	start := fromTime(t0)
+	settle := func(w *permits, n int, at instant, lost bool) {
+		for range n {
+			w.settle(&sample{}, at, lost)
+		}
+	}
+	var w permits
+	settle(&w, maxSettled, start, false)
+	settle(&w, 1, start+sampleSpan, true)
+	if len(w.recent) != maxSettled || w.words != 1 || w.losts != 0 {
+		t.Errorf("one more than fit: %d recent, %g words and %g losses before them", len(w.recent), w.words, w.losts)
+	}
+	settle(&w, 1, start+sampleSpan+1, false)
+	if len(w.recent) != 2 || w.words != maxSettled || w.losts != 0 {
+		t.Errorf("past ten minutes: %d recent, %g words and %g losses before them", len(w.recent), w.words, w.losts)
+	}
+	settle(&w, 1, start+3*sampleSpan, false)
+	if len(w.recent) != 1 || w.words != maxSettled+1 || w.losts != 1 {
+		t.Errorf("long after: %d recent, %g words and %g losses before them", len(w.recent), w.words, w.losts)
+	}
+	w = permits{words: maxLongRun - 1, losts: 1}
+	settle(&w, 1, start, false)
+	if w.words != maxLongRun-1 || w.losts != 1 {
+		t.Errorf("a full long run: %g words, %g losses, want it whole", w.words, w.losts)
+	}
+	settle(&w, 1, start+2*sampleSpan, false)
+	if w.words != maxLongRun/2 || w.losts != 0.5 {
+		t.Errorf("one more: %g words, %g losses, want half of them", w.words, w.losts)
+	}
+}
+
+// The word of one permit says nothing of another that was counted as lost.
+func TestWordOfAnotherPermit(t *testing.T) {
+	t.Parallel()
+	e := watching(t, "a", "b")
+	other, _ := e.Ask(at(5), Ask{Labels: Labels{Agent: "a", Machine: "m", Model: "x"}}) // without a time-out, so it is not followed
+	lost := askFor(e, at(10), "a", "m")
+	askFor(e, at(11), "b", "m")
+	askFor(e, at(12), "a", "m")
+	e.Advance(at(60))
+	word := func(permit string) bool {
+		return report(e, at(61), Timeout, by(permit), func(o *Outcome) { o.Model = "x" }).Duplicate
+	}
+	if word(other.Permit) {
+		t.Error("the word of a permit that was not followed is taken for a second one")
+	}
+	if !word(lost.Permit) {
+		t.Error("a time-out that was counted when its permit was lost counts twice")
+	}
+}
