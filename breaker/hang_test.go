@@ -250,3 +250,21 @@ func TestWordOfAnotherPermit(t *testing.T) {
 		t.Error("a time-out that was counted when its permit was lost counts twice")
 	}
 }
+
+// One agent's losses count when it was heard of after it should have given its
+// word, to the moment: otherwise it may have died.
+func TestOneAgentsLosses(t *testing.T) {
+	t.Parallel()
+	for heard, counted := range map[time.Duration]int{20 * time.Second: 3, 20*time.Second - 1: 0} {
+		e := watching(t, "a")
+		for range 3 {
+			askFor(e, at(10), "a", "m")
+		}
+		askFor(e, at(10).Add(heard), "a", "elsewhere")
+		e.Advance(at(40))
+		v, _ := e.Breaker(at(40), "errors{machine=m,model=x}")
+		if trips := v.State == Open; trips != (counted > 0) {
+			t.Errorf("heard of %s after it was granted: %+v, want %d time-outs counted", heard, v, counted)
+		}
+	}
+}

@@ -148,3 +148,24 @@ func TestWritesSurviveARestartAndAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// What ended when somebody looked was seen by who looked; of two calls that ended
+// together, the first that was told of holds the key.
+func TestMomentsOfWrites(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, plainRule())
+	report(e, t0, Timeout, writing("k"))
+	if _, _, err := e.Reconcile(at(10), "k", false, "ops"); err != nil {
+		t.Fatal(err)
+	}
+	if v := report(e, at(10), Timeout, writing("k")); v.InDoubt {
+		t.Errorf("a call that ended when somebody looked: %+v", v)
+	}
+	if v := report(e, at(10).Add(1), Timeout, writing("k")); !v.InDoubt {
+		t.Errorf("a call that ended after that: %+v", v)
+	}
+	report(e, at(10).Add(1), Timeout, writing("k"), func(o *Outcome) { o.Machine = "other" })
+	if w, ok := e.Write(at(11), "k"); !ok || w.Machine != "m" || w.State != WriteInDoubt {
+		t.Errorf("of two that ended together, %+v is known, want the first", w)
+	}
+}
