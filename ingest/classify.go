@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,15 +103,19 @@ func (s *seen) prepare() {
 	s.addCode(s.ErrorType)
 	s.addCode(s.ErrorCode)
 	s.inside = s.status/100 == 2
-	if s.rawText == "" && s.Response != nil && (s.inside || s.status == 0) {
+	if s.rawText == "" && s.Response != nil && (s.inside || s.status == 0) && !answered[s.FinishReason] {
 		s.rawText = errorInside(s.Response)
-		gist = s.rawText
+		gist = bothEnds(s.rawText)
 	}
 	embedded := 0
 	if body := jsonBody(s.rawText); body != nil {
 		embedded = s.readBody(body, 0)
 	}
-	s.text = withoutAddresses(lowerASCII(gist))
+	lower := lowerASCII(gist)
+	for _, m := range codeInText.FindAllStringSubmatch(lower, maxBodies) {
+		s.addCode(m[1])
+	}
+	s.text = withoutAddresses(lower)
 	if s.text != "" {
 		s.trigrams = new(trigrams)
 		s.trigrams.add(s.text)
@@ -123,7 +128,7 @@ func (s *seen) prepare() {
 			}
 		}
 		if embedded == 0 {
-			embedded = statusInWords(gist, lowerASCII(gist))
+			embedded = statusInWords(gist, lower)
 		}
 		// The error inside a 200 is judged as if it had come without a status,
 		// or with the one that it states.
@@ -147,20 +152,34 @@ func (s *seen) waitFor(text string) {
 	}
 }
 
+// answered are the finish reasons of an answer: what stands in it is the
+// model's, also where it is an error in the words of a server.
+var answered = words("stop", "stop_sequence", "end_turn", "eos", "eos_token", "length", "max_tokens", "max_output_tokens", "tool_calls", "tool_use", "tool_call", "function_call")
+
+// codeInText finds the codes that gRPC and the clients of AWS put into their
+// sentences.
+var codeInText = regexp.MustCompile(`(?:rpc error: code = |statuscode\.|error occurred \()([a-z_]+)`)
+
 // noError are the texts and codes by which agents say that there was none.
 var noError = words("", "0", "200", "none", "None", "null", "nil", "<nil>", "undefined", "ok", "OK", "success")
 
-// addCode adds a code or a type, and of a class with its modules also the bare
-// name: whether it is httpx.ReadTimeout or ReadTimeout is the client's habit.
+// addCode adds a code or a type, of a class with its modules also the bare
+// name, and each also without its underscores: whether it is httpx.ReadTimeout
+// or ReadTimeout, RESOURCE_EXHAUSTED or ResourceExhausted is the client's habit.
 func (s *seen) addCode(code string) {
 	if noError[code] || code == "error" {
 		return
 	}
-	if !slices.Contains(s.codes, code) {
-		s.codes = append(s.codes, code)
+	add := func(code string) {
+		if code != "" && !slices.Contains(s.codes, code) {
+			s.codes = append(s.codes, code)
+		}
 	}
-	if i := strings.LastIndexByte(code, '.'); i > 0 && i+1 < len(code) && !slices.Contains(s.codes, code[i+1:]) {
-		s.codes = append(s.codes, code[i+1:])
+	bare := code[strings.LastIndexByte(code, '.')+1:]
+	add(code)
+	add(bare)
+	if strings.IndexByte(bare, '_') >= 0 {
+		add(strings.ReplaceAll(bare, "_", ""))
 	}
 }
 
@@ -285,7 +304,7 @@ func (s *seen) sawAnything() bool {
 }
 
 // statusLeads are the words before a status in the sentences of clients.
-var statusLeads = []string{"error code", "status code", "statuscode", "status", "code", "http", "https", "http error", "server error", "client error", "response", "returned error", "api error", "googleapi: error"}
+var statusLeads = []string{"error code", "status code", "statuscode", "status", "code", "http", "https", "http error", "server error", "client error", "response", "returned error", "returned an error", "api error", "googleapi: error"}
 
 // statusInWords finds a status in the words of a client library, such as
 // "Error code: 429 - {…}", "502 Bad Gateway" or "429, message='Too Many Requests'"; 0
@@ -296,7 +315,7 @@ func statusInWords(text, lower string) int {
 		if lower[i] != '4' && lower[i] != '5' || !isDigit(lower[i+1]) || !isDigit(lower[i+2]) || i > 0 && isWordByte(lower[i-1]) || i+3 < len(lower) && isWordByte(lower[i+3]) {
 			continue
 		}
-		if afterLead(lower[:i]) || startsStatus(text, lower, i) || strings.HasPrefix(lower[i+3:], " error responses") {
+		if afterLead(lower[:i]) || beforeReason(lower, i) || startsStatus(text, lower, i) || strings.HasPrefix(lower[i+3:], " error responses") {
 			n, _ := strconv.Atoi(lower[i : i+3])
 			return n
 		}
@@ -310,7 +329,8 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 // afterLead tells that before ends with one of statusLeads and what stands
 // between a name and its value.
 func afterLead(before string) bool {
-	lead := strings.TrimRight(strings.TrimRight(before, `"'`), " :=")
+	before = before[max(0, len(before)-leadSpan):]
+	lead := strings.TrimRight(strings.TrimRight(before, `"'(`), " :=")
 	if len(lead) == len(before) || lead == "" {
 		return false
 	}
@@ -326,6 +346,17 @@ func afterLead(before string) bool {
 	return false
 }
 
+// leadSpan is more than the longest lead and what follows it, in bytes.
+const leadSpan = 40
+
+// beforeReason tells that the number at i is followed by the reason phrase of
+// the status that it then is: "[400 Bad Request]", "404 (Not Found)".
+func beforeReason(lower string, i int) bool {
+	n, _ := strconv.Atoi(lower[i : i+3])
+	reason := lowerASCII(http.StatusText(n))
+	return reason != "" && strings.HasPrefix(strings.TrimLeft(lower[i+3:], " :()"), reason)
+}
+
 // startsStatus tells that the number at i begins the text, after the class of
 // the error if any, and that what follows makes it a status.
 func startsStatus(text, lower string, i int) bool {
@@ -335,7 +366,6 @@ func startsStatus(text, lower string, i int) bool {
 			return false
 		}
 	}
-	n, _ := strconv.Atoi(lower[i : i+3])
 	rest := strings.TrimLeft(lower[i+3:], " :")
 	if strings.HasPrefix(rest, ", message=") {
 		return true // aiohttp
@@ -343,10 +373,10 @@ func startsStatus(text, lower string, i int) bool {
 	if rest == "" || len(rest) == len(lower)-i-3 {
 		return false
 	}
-	reason := lowerASCII(http.StatusText(n))
-	if reason != "" && strings.HasPrefix(rest, reason) || strings.HasPrefix(rest, "server error") || strings.HasPrefix(rest, "client error") || strings.HasPrefix(rest, "status code") {
+	if strings.HasPrefix(rest, "server error") || strings.HasPrefix(rest, "client error") || strings.HasPrefix(rest, "status code") {
 		return true
 	}
+	n, _ := strconv.Atoi(lower[i : i+3])
 	first := text[len(text)-len(rest)]
-	return (reason != "" || n >= 520) && (first == '{' || 'A' <= first && first <= 'Z')
+	return (http.StatusText(n) != "" || n >= 520) && (first == '{' || 'A' <= first && first <= 'Z')
 }

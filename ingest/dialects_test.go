@@ -48,6 +48,17 @@ var dialects = []struct {
 		{"ok", `"http_status": 200, "finish_reason": "stop", "output_tokens": 42, "response": "Yes."`, ""},
 		{"ok", `"http_status": 200, "finish_reason": "length", "output_tokens": 400, "reasoning_tokens": 0, "response": "The first part"`, ""},
 		{"bad_request", `"http_status": 200, "finish_reason": "length", "output_tokens": 4096, "reasoning_tokens": 4096, "response": ""`, ""},
+		{"quota", `"http_status": 429`, `{"error":{"message":"Your account is not active, please check your billing details on our website.","type":"billing_not_active","param":null,"code":"billing_not_active"}}`},
+		{"rate_limited", `"http_status": 429`, `{"error":{"message":"Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 42000. The input or output tokens must be reduced in order to run successfully.","type":"tokens","param":null,"code":"rate_limit_exceeded"}}`},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.","type":"invalid_request_error","param":"max_tokens","code":"invalid_value"}}`},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"Invalid 'tools[0].function.description': string too long. Expected a string with maximum length 1024, but got a string with length 1300 instead.","type":"invalid_request_error","param":"tools[0].function.description","code":"string_above_max_length"}}`},
+		{"content_blocked", `"http_status": 400, "error_code": "moderation_blocked"`, ""},
+		{"ok", `"http_status": 200, "stream": true, "stream_done": true, "response": "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"resp_1\",\"error\":null}}\n\nevent: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"resp_1\",\"status\":\"completed\",\"error\":null}}\n"`, ""},
+		{"server_error", `"http_status": 200, "response": {"id":"resp_1","object":"response","status":"failed","error":{"code":"server_error","message":"The model failed to generate a response."},"output":[]}`, ""},
+		{"ok", `"http_status": 200, "response": {"id":"resp_1","object":"response","status":"completed","error":null,"output":[{"type":"message"}]}`, ""},
+		{"rate_limited", `"http_status": 200, "stream": true, "phase": "stream"`, `{"type":"error","code":"rate_limit_exceeded","message":"Rate limit reached for gpt-5","param":null,"sequence_number":3}`},
+		{"quota", `"http_status": 429`, `{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","plan_type":"plus","resets_at":1772386065,"resets_in_seconds":12345}}`},
+		{"rate_limited", `"http_status": 429`, `{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","plan_type":"plus","resets_in_seconds":1200}}`},
 	}},
 	{"OpenAI SDK", []dialectSignal{
 		{"quota", "", "Error code: 429 - {'error': {'message': 'You exceeded your current quota, please check your plan and billing details.', 'type': 'insufficient_quota', 'param': None, 'code': 'insufficient_quota'}}"},
@@ -67,6 +78,15 @@ var dialects = []struct {
 		{"unavailable", "", "503 no healthy upstream"},
 		{"cancelled", `"error_type": "APIUserAbortError"`, "Request was aborted."},
 		{"refused", "", "Traceback (most recent call last):\n  File \"/app/.venv/lib/python3.12/site-packages/httpcore/_sync/connection.py\", line 124, in _connect\n    stream = self._network_backend.connect_tcp(**kwargs, timeout=timeout)\nhttpcore.ConnectError: [Errno 111] Connection refused\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n  File \"/app/agent.py\", line 12, in ask\n    client.chat.completions.create(model=\"m\", messages=[])\nopenai.APIConnectionError: Connection error."},
+		{"content_blocked", `"error_type": "openai.ContentFilterFinishReasonError"`, "Could not parse response content as the request was rejected by the content filter"},
+		{"server_error", `"error_type": "openai.APIError"`, "An error occurred while processing your request. You can retry your request, or contact us through our help center at help.openai.com if the error persists."},
+		{"bad_request", "", `POST "https://api.openai.com/v1/chat/completion": 404 Not Found {"message":"Invalid URL (POST /v1/chat/completion)","type":"invalid_request_error"}`},
+		{"gateway_timeout", "", `POST "https://api.openai.com/v1/responses": 408 Request Timeout`},
+		{"server_error", "", "500 The server had an error while processing your request. Sorry about that!"},
+		{"bad_request", `"error_type": "TypeError"`, "Completions.create() got an unexpected keyword argument 'request_timeout'"},
+		{"truncated", "", "stream disconnected before completion: stream closed before response.completed"},
+		{"overloaded", "", "AI_RetryError: Failed after 3 attempts. Last error: Overloaded"},
+		{"refused", "", "AI_RetryError: Failed after 3 attempts. Last error: Cannot connect to API: connect ECONNREFUSED 127.0.0.1:11434"},
 	}},
 	{"Anthropic", []dialectSignal{
 		{"overloaded", `"http_status": 529`, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_011"}`},
@@ -95,6 +115,13 @@ var dialects = []struct {
 		{"empty", `"http_status": 200, "finish_reason": "end_turn", "output_tokens": 3, "response": ""`, ""},
 		{"ok", `"http_status": 200, "finish_reason": "tool_use", "output_tokens": 80, "response": ""`, ""},
 		{"ok", `"http_status": 200, "stream": true, "finish_reason": "end_turn", "output_tokens": 80`, ""},
+		{"quota", `"http_status": 400`, `{"type":"error","error":{"type":"invalid_request_error","message":"You have reached your specified workspace API usage limits. You will regain access on 2026-04-01 at 00:00 UTC."}}`},
+		{"overloaded", "", `API Error: 529 {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_1"}`},
+		{"overloaded", `"error_type": "anthropic.APIStatusError"`, "{'type': 'error', 'error': {'details': None, 'type': 'overloaded_error', 'message': 'Overloaded'}, 'request_id': 'req_1'}"},
+		{"bad_request", `"http_status": 400`, `{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0.image.source.base64.data: image exceeds 5 MB maximum: 7340032 bytes > 5242880 bytes"}}`},
+		{"quota", "", "Claude AI usage limit reached|1772409600"},
+		{"overloaded", "", `POST "https://api.anthropic.com/v1/messages": 529  {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`},
+		{"context_overflow", `"http_status": 413`, `{"type":"error","error":{"type":"invalid_request_error","message":"Prompt is too long"}}`},
 	}},
 	{"Bedrock", []dialectSignal{
 		{"rate_limited", `"error_type": "ClientError"`, "An error occurred (ThrottlingException) when calling the InvokeModel operation (reached max retries: 4): Too many requests, please wait before trying again."},
@@ -105,6 +132,16 @@ var dialects = []struct {
 		{"unavailable", `"http_status": 503, "error_type": "ServiceUnavailableException"`, "Bedrock is unable to process your request."},
 		{"timeout", `"error_type": "botocore.exceptions.ReadTimeoutError"`, `Read timeout on endpoint URL: "https://bedrock-runtime.us-east-1.amazonaws.com/model/m/invoke"`},
 		{"unreachable", `"error_type": "botocore.exceptions.EndpointConnectionError"`, `Could not connect to the endpoint URL: "https://bedrock-runtime.eu-nowhere-1.amazonaws.com/model/m/invoke"`},
+		{"forbidden", `"error_type": "ClientError"`, "An error occurred (AccessDeniedException) when calling the InvokeModel operation: You don't have access to the model with the specified model ID."},
+		{"auth", "", "An error occurred (ExpiredTokenException) when calling the Converse operation: The security token included in the request is expired"},
+		{"auth", "", "An error occurred (UnrecognizedClientException) when calling the InvokeModel operation: The security token included in the request is invalid."},
+		{"unavailable", "", "An error occurred (ServiceUnavailableException) when calling the ConverseStream operation (reached max retries: 4): Bedrock is unable to process your request."},
+		{"bad_request", "", "An error occurred (ValidationException) when calling the InvokeModel operation: The provided model identifier is invalid."},
+		{"model_missing", "", "An error occurred (ResourceNotFoundException) when calling the InvokeModel operation: Could not resolve the foundation model from the provided model identifier."},
+		{"model_missing", `"http_status": 404, "error_type": "ResourceNotFoundException"`, "Could not resolve the foundation model from the provided model identifier."},
+		{"server_error", "", "An error occurred (InternalServerException) when calling the Converse operation: The system encountered an unexpected error during processing. Try your request again."},
+		{"gateway_timeout", "", "An error occurred (ModelTimeoutException) when calling the InvokeModel operation: Model has timed out in processing the request. Try your request again."},
+		{"connect_timeout", `"error_type": "botocore.exceptions.ConnectTimeoutError"`, `Connect timeout on endpoint URL: "https://bedrock-runtime.us-east-1.amazonaws.com/model/m/invoke"`},
 	}},
 	{"Gemini", []dialectSignal{
 		{"rate_limited", `"http_status": 429`, `{"error":{"code":429,"message":"You exceeded your current quota, please check your plan and billing details. * Quota exceeded for metric: generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 10\nPlease retry in 36.180384437s.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaMetric":"generativelanguage.googleapis.com/generate_content_free_tier_requests","quotaId":"GenerateRequestsPerMinutePerProjectPerModel-FreeTier","quotaValue":"10"}]},{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36s"}]}}`},
@@ -126,6 +163,14 @@ var dialects = []struct {
 		{"ok", `"http_status": 200, "finish_reason": "MAX_TOKENS", "output_tokens": 900, "reasoning_tokens": 300, "response": "Half of it"`, ""},
 		{"bad_request", `"http_status": 200, "finish_reason": "MAX_TOKENS", "reasoning_tokens": 900, "response": ""`, ""},
 		{"empty", `"http_status": 200, "finish_reason": "STOP", "response": ""`, ""},
+		{"forbidden", `"http_status": 403`, `{"error":{"code":403,"message":"Your API key was reported as leaked. Please use another API key.","status":"PERMISSION_DENIED"}}`},
+		{"cancelled", `"http_status": 499`, `{"error":{"code":499,"message":"The operation was cancelled.","status":"CANCELLED"}}`},
+		{"overloaded", `"http_status": 200, "stream": true`, `[{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}]`},
+		{"content_blocked", `"http_status": 200, "finish_reason": "IMAGE_SAFETY", "response": ""`, ""},
+		{"empty", `"http_status": 200, "finish_reason": "MALFORMED_FUNCTION_CALL", "response": ""`, ""},
+		{"auth", "", "[GoogleGenerativeAI Error]: Error fetching from https://generativelanguage.googleapis.com/v1beta/models/gemini-pro:generateContent: [400 Bad Request] API key not valid. Please pass a valid API key."},
+		{"overloaded", "", "[GoogleGenerativeAI Error]: Error fetching from https://generativelanguage.googleapis.com/v1beta/models/gemini-pro:generateContent: [503 Service Unavailable] The model is overloaded. Please try again later."},
+		{"bad_request", "", "[GoogleGenerativeAI Error]: Error fetching from https://generativelanguage.googleapis.com/v1beta/models/gemini-pro:generateContent: [400 Bad Request] Please use a valid role: user, model."},
 	}},
 	{"Vertex", []dialectSignal{
 		{"rate_limited", `"http_status": 429`, `[{"error":{"code":429,"message":"Resource exhausted. Please try again later. Please refer to https://cloud.google.com/vertex-ai/generative-ai/docs/error-code-429 for more details.","status":"RESOURCE_EXHAUSTED"}}]`},
@@ -139,6 +184,18 @@ var dialects = []struct {
 		{"cancelled", "", "rpc error: code = Canceled desc = context canceled"},
 		{"rate_limited", "", "googleapi: Error 429: Quota exceeded for quota metric 'Generate Content API requests per minute', rateLimitExceeded"},
 		{"timeout", "", "rpc error: code = DeadlineExceeded desc = context deadline exceeded"},
+		{"gateway_timeout", `"error_type": "google.api_core.exceptions.DeadlineExceeded"`, "504 Deadline Exceeded"},
+		{"refused", "", `rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.9:8001: connect: connection refused"`},
+		{"rate_limited", "", "rpc error: code = ResourceExhausted desc = Quota exceeded for aiplatform.googleapis.com/online_prediction_requests"},
+		{"auth", "", "rpc error: code = Unauthenticated desc = Request is missing required authentication credential."},
+		{"forbidden", "", "rpc error: code = PermissionDenied desc = Permission 'aiplatform.endpoints.predict' denied on resource"},
+		{"server_error", "", "rpc error: code = Internal desc = Internal error encountered."},
+		{"bad_request", "", "rpc error: code = InvalidArgument desc = The temperature must be at most 2."},
+		{"overloaded", "", "rpc error: code = Unavailable desc = The service is currently unavailable."},
+		{"reset", "", "rpc error: code = Unavailable desc = error reading from server: EOF"},
+		{"rate_limited", "", "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.RESOURCE_EXHAUSTED\n\tdetails = \"Quota exceeded\"\n>"},
+		{"auth", `"error_type": "google.auth.exceptions.RefreshError"`, "('invalid_grant: Token has been expired or revoked.', {'error': 'invalid_grant', 'error_description': 'Token has been expired or revoked.'})"},
+		{"bad_request", `"http_status": 400`, `{"error":{"code":400,"message":"Publisher model is not servable in region us-central1.","status":"FAILED_PRECONDITION"}}`},
 	}},
 	{"Azure OpenAI", []dialectSignal{
 		{"rate_limited", `"http_status": 429`, `{"error":{"code":"429","message":"Requests to the ChatCompletions_Create Operation under Azure OpenAI API version 2024-02-01 have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 26 seconds. Please go here: https://aka.ms/oai/quotaincrease if you would like to further increase the default rate limit."}}`},
@@ -153,6 +210,14 @@ var dialects = []struct {
 		{"server_error", `"http_status": 500`, `{"error":{"code":"InternalServerError","message":"Backend returned unexpected response. Please contact Microsoft for help."}}`},
 		{"unavailable", `"http_status": 503`, `{"error":{"code":"ServiceUnavailable","message":"The service is temporarily unable to process your request. Please try again later."}}`},
 		{"context_overflow", `"http_status": 400`, `{"error":{"message":"This model's maximum context length is 4097 tokens, however you requested 5000 tokens (4000 in your prompt; 1000 for the completion). Please reduce your prompt; or completion length.","type":"invalid_request_error","param":null,"code":null}}`},
+		{"rate_limited", `"http_status": 429`, `{"error":{"code":"NoCapacity","message":"The system is currently experiencing high demand and cannot process your request."}}`},
+		{"overloaded", `"http_status": 503`, `{"error":{"code":"NoCapacity","message":"The system is currently experiencing high demand and cannot process your request."}}`},
+		{"auth", `"http_status": 401`, `{"statusCode":401,"message":"Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have expired."}`},
+		{"forbidden", `"http_status": 403`, `{"error":{"code":"AuthenticationTypeDisabled","message":"Key based authentication is disabled for this resource."}}`},
+		{"bad_request", `"http_status": 400`, `{"error":{"code":"OperationNotSupported","message":"The completion operation does not work with the specified model, gpt-4o. Please choose different model and try again."}}`},
+		{"content_blocked", `"http_status": 200, "stream": true, "response": "data: {\"error\":{\"message\":\"The response was filtered\",\"type\":null,\"param\":\"prompt\",\"code\":\"content_filter\",\"status\":400}}\n\n"`, ""},
+		{"unavailable", "", "The remote server returned an error: (503) Server Unavailable."},
+		{"bad_request", "", "Response status code does not indicate success: 404 (Not Found)."},
 	}},
 	{"OpenRouter", []dialectSignal{
 		{"quota", `"http_status": 402`, `{"error":{"message":"Insufficient credits. Add more using https://openrouter.ai/settings/credits","code":402}}`},
@@ -173,8 +238,12 @@ var dialects = []struct {
 		{"auth", `"http_status": 401`, `{"error":{"message":"No auth credentials found","code":401}}`},
 		{"content_blocked", `"http_status": 403`, `{"error":{"message":"openai/gpt-4o requires moderation on OpenAI. Your input was flagged for \"violence\".","code":403,"metadata":{"reasons":["violence"],"flagged_input":"..."}}}`},
 		{"gateway_timeout", `"http_status": 408`, `{"error":{"message":"Request timed out","code":408}}`},
+		{"context_overflow", `"http_status": 400`, `{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"error\":{\"message\":\"This model's maximum context length is 65536 tokens. However, you requested 70000 tokens\"}}","provider_name":"DeepSeek"}}}`},
+		{"bad_gateway", `"http_status": 200, "response": {"id":"gen-1","object":"chat.completion","choices":[{"index":0,"finish_reason":"error","error":{"code":502,"message":"Provider returned error"},"message":{"role":"assistant","content":""}}]}`, ""},
+		{"server_error", `"http_status": 200, "response": "data: {\"id\":\"gen-1\",\"object\":\"chat.completion.chunk\",\"error\":{\"code\":\"server_error\",\"message\":\"Provider disconnected unexpectedly\"},\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\"finish_reason\":\"error\"}]}\n\n"`, ""},
+		{"bad_request", `"http_status": 404`, `{"error":{"message":"No allowed providers are available for the selected model.","code":404}}`},
 	}},
-	{"Z.ai, Moonshot, Groq, Scaleway", []dialectSignal{
+	{"OpenAI-compatible APIs", []dialectSignal{
 		{"quota", `"http_status": 429`, `{"error":{"code":"1113","message":"Insufficient balance or no resource package. Please recharge."}}`},
 		{"rate_limited", `"http_status": 429`, `{"error":{"code":"1302","message":"High concurrency usage of this API, please reduce concurrency"}}`},
 		{"overloaded", `"http_status": 429, "error_code": 1305`, "The API has triggered a rate limit."},
@@ -183,6 +252,24 @@ var dialects = []struct {
 		{"rate_limited", `"http_status": 429`, "{\"error\":{\"message\":\"Rate limit reached for model `llama-3.3-70b-versatile` in organization `org_1` service tier `on_demand` on tokens per day (TPD): Limit 100000, Used 99336, Requested 1024. Please try again in 5m11.04s. Need more tokens?\",\"type\":\"tokens\",\"code\":\"rate_limit_exceeded\"}}"},
 		{"model_missing", `"http_status": 400`, "{\"error\":{\"message\":\"The model `mixtral-8x7b-32768` has been decommissioned and is no longer supported.\",\"type\":\"invalid_request_error\",\"code\":\"model_decommissioned\"}}"},
 		{"too_large", `"http_status": 413`, `{"error":{"message":"Request Entity Too Large","type":"invalid_request_error","code":"request_too_large"}}`},
+		{"too_large", `"http_status": 413`, "{\"error\":{\"message\":\"Request too large for model `llama-3.1-8b-instant` in organization `org_1` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 9000, please reduce your message size and try again.\",\"type\":\"tokens\",\"code\":\"rate_limit_exceeded\"}}"},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.","type":"invalid_request_error","code":"tool_use_failed","failed_generation":"<function=x>"}}`},
+		{"rate_limited", `"http_status": 429`, `{"object":"error","message":"Service tier capacity exceeded for this model.","type":"service_tier_capacity_exceeded","param":null,"code":"3505"}`},
+		{"model_missing", `"http_status": 400`, `{"object":"error","message":"Invalid model: mistral-foo","type":"invalid_model","param":null,"code":"1500"}`},
+		{"bad_request", `"http_status": 422`, `{"detail":[{"type":"missing","loc":["body","model"],"msg":"Field required","input":{}}]}`},
+		{"quota", `"http_status": 402`, `{"error":{"message":"Insufficient Balance","type":"unknown_error","param":null,"code":"invalid_request_error"}}`},
+		{"model_missing", `"http_status": 400`, `{"error":{"message":"Model Not Exist","type":"invalid_request_error","param":null,"code":"invalid_request_error"}}`},
+		{"quota", `"http_status": 400`, `{"error":{"message":"Access denied, please make sure your account is in good standing.","type":"Arrearage","param":null,"code":"Arrearage"}}`},
+		{"content_blocked", `"http_status": 400`, `{"code":"DataInspectionFailed","message":"Input data may contain inappropriate content.","request_id":"r"}`},
+		{"quota", `"http_status": 429`, `{"error":{"type":"exceeded_current_quota_error","message":"You exceeded your current token quota: org-1, please check your account balance"}}`},
+		{"quota", `"http_status": 429`, `{"code":"Some resource has been exhausted","error":"Your team has either used all available credits or reached its monthly spending limit. To continue making API requests, please purchase more credits or raise your spending limit."}`},
+		{"auth", `"http_status": 400`, `{"code":"Client specified an invalid argument","error":"Incorrect API key provided: xa***ab. You can obtain an API key from https://console.x.ai."}`},
+		{"rate_limited", `"http_status": 429`, `{"message":"Tokens per minute limit exceeded - too many tokens processed.","type":"too_many_tokens_error","param":"quota","code":"token_quota_exceeded"}`},
+		{"quota", `"http_status": 412`, `{"error":{"object":"error","type":"invalid_request_error","message":"Account acme is suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices."}}`},
+		{"overloaded", `"http_status": 429`, `{"error":{"code":"ServerOverloaded","message":"The service is currently unable to handle additional requests due to server overload.","type":"TooManyRequests"}}`},
+		{"queue_full", `"http_status": 503`, `{"error":{"message":"The request queue is full.","type":"SERVICE_UNAVAILABLE","code":503}}`},
+		{"context_overflow", `"http_status": 400`, `{"object":"error","message":"The input (9000 tokens) is longer than the model's context length (8192 tokens).","type":"BadRequestError","param":null,"code":400}`},
+		{"context_overflow", `"http_status": 400`, `{"error":"Prompt length (9000) exceeds maximum input length (8192)."}`},
 	}},
 	{"Ollama", []dialectSignal{
 		{"refused", "", `Post "http://127.0.0.1:11434/api/generate": dial tcp 127.0.0.1:11434: connect: connection refused`},
@@ -204,6 +291,13 @@ var dialects = []struct {
 		{"server_error", `"http_status": 200, "stream": true, "response": "{\"message\":{\"content\":\"he\"},\"done\":false}\n{\"error\":\"an error was encountered while running the model\"}\n"`, ""},
 		{"crashed", `"http_status": 200, "stream": true, "phase": "stream"`, `{"error":"model runner has unexpectedly stopped"}`},
 		{"ok", `"http_status": 200, "stream": true, "stream_done": true, "response": "{\"message\":{\"content\":\"he\"},\"done\":false}\n{\"done\":true,\"done_reason\":\"stop\"}\n"`, ""},
+		{"crashed", "", "llama runner process has terminated: exit status 2 (status code: 500)"},
+		{"crashed", `"http_status": 500`, `{"error":"an error was encountered while running the model: CUDA error: out of memory"}`},
+		{"crashed", `"http_status": 500`, `{"error":"model requires more system memory (9.0 GiB) than is available (7.5 GiB), try a smaller context size"}`},
+		{"bad_request", `"http_status": 400`, `{"error":"json: cannot unmarshal string into Go struct field ChatRequest.messages of type []api.Message"}`},
+		{"rate_limited", `"http_status": 429`, `{"error":"you've reached your hourly usage limit, please upgrade to continue"}`},
+		{"forbidden", `"http_status": 403`, `{"error":"this model requires a subscription, upgrade for access"}`},
+		{"model_missing", "", "Error: pull model manifest: file does not exist"},
 	}},
 	{"vLLM", []dialectSignal{
 		{"context_overflow", `"http_status": 400`, `{"object":"error","message":"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens in the messages, Please reduce the length of the messages.","type":"BadRequestError","param":null,"code":400}`},
@@ -219,6 +313,10 @@ var dialects = []struct {
 		{"crashed", `"http_status": 500`, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"},
 		{"unavailable", `"http_status": 503`, ""},
 		{"truncated", `"http_status": 200, "stream": true, "error_type": "httpx.RemoteProtocolError"`, "peer closed connection without sending complete message body (incomplete chunked read)"},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set","type":"BadRequestError","param":null,"code":400}}`},
+		{"context_overflow", `"http_status": 400`, `{"object":"error","message":"The prompt (total length 9000) is too long to fit into the model (context length 8192).","type":"BadRequestError","param":null,"code":400}`},
+		{"server_error", `"http_status": 200, "stream": true, "response": "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":[]}\n\ndata: {\"error\": {\"object\": \"error\", \"message\": \"list index out of range\", \"type\": \"InternalServerError\", \"param\": null, \"code\": 500}}\n\ndata: [DONE]\n\n"`, ""},
+		{"bad_request", `"http_status": 200, "stream": true, "response": "data: {\"object\": \"error\", \"message\": \"bad grammar\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}\n\ndata: [DONE]\n\n"`, ""},
 	}},
 	{"TGI", []dialectSignal{
 		{"queue_full", `"http_status": 429`, `{"error":"Model is overloaded","error_type":"overloaded"}`},
@@ -232,6 +330,9 @@ var dialects = []struct {
 		{"quota", `"http_status": 402`, "You have exceeded your monthly included credits for Inference Providers. Subscribe to PRO to get 20x more monthly included credits."},
 		{"server_error", `"http_status": 200, "stream": true, "response": "data:{\"index\":1,\"token\":{\"text\":\"He\"}}\n\ndata:{\"error\":\"Request failed during generation: Server error: \",\"error_type\":\"generation\"}\n\n"`, ""},
 		{"unavailable", `"error_type": "huggingface_hub.errors.HfHubHTTPError"`, "503 Server Error: Service Temporarily Unavailable for url: https://router.huggingface.co/v1/chat/completions"},
+		{"queue_full", `"http_status": 503`, `{"error":"Model too busy, unable to get response in less than 60 second(s)"}`},
+		{"crashed", `"http_status": 500`, `{"error":"Request failed during generation: Server error: CUDA out of memory. Tried to allocate 2.00 GiB","error_type":"generation"}`},
+		{"bad_request", `"http_status": 422`, "Failed to deserialize the JSON body into the target type: missing field `inputs` at line 1 column 14"},
 	}},
 	{"llama.cpp", []dialectSignal{
 		{"loading", `"http_status": 503`, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`},
@@ -246,6 +347,9 @@ var dialects = []struct {
 		{"server_error", `"http_status": 200, "stream": true, "response": "data: {\"choices\":[{\"delta\":{\"content\":\"He\"}}]}\n\nerror: {\"code\":500,\"message\":\"failed to decode\",\"type\":\"server_error\"}\n\n"`, ""},
 		{"loading", `"http_status": 503`, "llama-swap: process is not ready"},
 		{"bad_gateway", `"http_status": 502`, "llama-swap: unable to start process: upstream command exited prematurely but successfully"},
+		{"server_error", `"http_status": 500`, `{"error":{"code":500,"message":"Compute error.","type":"server_error"}}`},
+		{"bad_request", `"http_status": 400`, `{"error":{"code":400,"message":"Failed to parse grammar","type":"invalid_request_error"}}`},
+		{"model_missing", `"http_status": 400`, `{"error":{"code":400,"message":"model 'x' not found","type":"invalid_request_error"}}`},
 	}},
 	{"LM Studio", []dialectSignal{
 		{"refused", "", "connect ECONNREFUSED 127.0.0.1:1234"},
@@ -255,6 +359,10 @@ var dialects = []struct {
 		{"server_error", `"http_status": 200`, `{"error":"Unexpected endpoint or method. (POST /v1/chat)"}`},
 		{"cancelled", "", "Client disconnected. Stopping generation... (If the model is busy processing the prompt, it will finish first.)"},
 		{"bad_request", `"http_status": 400`, `{"error":"'messages' array must only contain objects with a 'role' field"}`},
+		{"crashed", `"http_status": 400`, `{"error":{"message":"Failed to load model \"qwen3-30b\". Error: Model loading was stopped due to insufficient system resources.","type":"invalid_request_error","param":"model","code":null}}`},
+		{"crashed", `"http_status": 200, "stream": true, "response": "event: error\ndata: {\"error\":{\"message\":\"The model has crashed without additional information. (Exit code: 11)\"}}\n\n"`, ""},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"Multiple models are loaded. Please specify a model by providing a 'model' field in the request body.","type":"invalid_request_error","param":"model","code":null}}`},
+		{"server_error", `"http_status": 200, "stream": true, "response": "event: error\ndata: {\"error\":{\"message\":\"Model unloaded.\"}}\n\n"`, ""},
 	}},
 	{"LiteLLM", []dialectSignal{
 		{"rate_limited", `"http_status": 429`, `{"error":{"message":"litellm.RateLimitError: RateLimitError: OpenAIException - Rate limit reached for gpt-4o","type":"throttling_error","param":null,"code":"429"}}`},
@@ -274,6 +382,13 @@ var dialects = []struct {
 		{"model_missing", "", "litellm.NotFoundError: NotFoundError: OpenAIException - The model `gpt-99` does not exist"},
 		{"bad_request", "", "litellm.BadRequestError: LLM Provider NOT provided. Pass in the LLM provider you are trying to call. You passed model=foo"},
 		{"unavailable", "", "litellm.ServiceUnavailableError: ServiceUnavailableError: OpenAIException - upstream connect error or disconnect/reset before headers"},
+		{"quota", "", "litellm.BudgetExceededError: Budget has been exceeded! Current cost: 10.1, Max budget: 10.0"},
+		{"unreachable", "", "litellm.APIError: APIError: OpenAIException - Connection error."},
+		{"unavailable", "", "litellm.exceptions.MidStreamFallbackError: litellm.ServiceUnavailableError: litellm.MidStreamFallbackError: VertexAIException"},
+		{"bad_gateway", "", "litellm.BadGatewayError: BadGatewayError: OpenAIException - upstream said no"},
+		{"model_missing", "", `litellm.NotFoundError: VertexAIException - b'{\\n  "error": {\\n    "code": 404,\\n    "message": "Publisher Model x was not found or your project does not have access to it.",\\n    "status": "NOT_FOUND"\\n  }\\n}\\n'`},
+		{"server_error", "", "litellm.APIError: APIError: OpenAIException - something went wrong"},
+		{"auth", `"http_status": 401`, `{"error":{"message":"key not allowed to access model. This key can only access models=['gpt-4o']. Tried to access gpt-5","type":"key_model_access_denied","param":"model","code":"401"}}`},
 	}},
 	{"Python requests", []dialectSignal{
 		{"refused", `"error_type": "requests.exceptions.ConnectionError"`, "HTTPConnectionPool(host='gpu-box', port=11434): Max retries exceeded with url: /api/chat (Caused by NewConnectionError('<urllib3.connection.HTTPConnection object at 0x7f12>: Failed to establish a new connection: [Errno 111] Connection refused'))"},
@@ -291,6 +406,14 @@ var dialects = []struct {
 		{"auth", `"error_type": "requests.exceptions.HTTPError"`, "401 Client Error: Unauthorized for url: https://api.openai.com/v1/chat/completions"},
 		{"bad_request", `"error_type": "HTTPError"`, "404 Client Error: Not Found for url: http://gpu-box:8000/v1/chat/completion"},
 		{"rate_limited", `"error_type": "HTTPError"`, "429 Client Error: Too Many Requests for url: https://api.groq.com/openai/v1/chat/completions"},
+		{"refused", `"error_type": "requests.exceptions.ProxyError"`, "HTTPSConnectionPool(host='api.openai.com', port=443): Max retries exceeded with url: /v1 (Caused by ProxyError('Unable to connect to proxy', NewConnectionError('<urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno 111] Connection refused')))"},
+		{"bad_request", `"error_type": "requests.exceptions.ProxyError"`, "HTTPSConnectionPool(host='api.openai.com', port=443): Max retries exceeded with url: /v1 (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 407 Proxy Authentication Required')))"},
+		{"bad_request", `"error_type": "requests.exceptions.TooManyRedirects"`, "Exceeded 30 redirects."},
+		{"tls", "", "HTTPSConnectionPool(host='gpu-box', port=443): Max retries exceeded with url: /v1 (Caused by SSLError(SSLEOFError(8, '[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol (_ssl.c:1000)')))"},
+		{"reset", `"error_type": "urllib3.exceptions.ProtocolError"`, "('Connection aborted.', BadStatusLine(''))"},
+		{"reset", "", "[WinError 10053] An established connection was aborted by the software in your host machine"},
+		{"reset", "", "[Errno 103] Software caused connection abort"},
+		{"refused", "", "<urlopen error [Errno 61] Connection refused>"},
 	}},
 	{"Python httpx", []dialectSignal{
 		{"refused", `"error_type": "httpx.ConnectError"`, "[Errno 111] Connection refused"},
@@ -311,6 +434,12 @@ var dialects = []struct {
 		{"auth", `"error_type": "httpx.HTTPStatusError"`, "Client error '401 Unauthorized' for url 'https://api.mistral.ai/v1/chat/completions'\nFor more information check: https://developer.mozilla.org/en-US/docs/Web/HTTP/Status/401"},
 		{"server_error", `"error_type": "httpx.HTTPStatusError"`, "Server error '500 Internal Server Error' for url 'http://gpu-box:8000/v1/chat/completions'\nFor more information check: https://developer.mozilla.org/en-US/docs/Web/HTTP/Status/500"},
 		{"reset", "", "Traceback (most recent call last):\n  File \"/app/.venv/lib/python3.12/site-packages/httpcore/_async/http11.py\", line 217, in _receive_event\n    data = await self._network_stream.read(\n        self.READ_NUM_BYTES, timeout=timeout\n    )\n  File \"/app/.venv/lib/python3.12/site-packages/httpcore/_backends/anyio.py\", line 35, in read\n    with anyio.fail_after(timeout):\nhttpcore.ReadError\n"},
+		{"reset", `"error_type": "httpx.RemoteProtocolError"`, "<ConnectionTerminated error_code:ErrorCodes.NO_ERROR, last_stream_id:19, additional_data:None>"},
+		{"unavailable", `"error_type": "httpx.ProxyError"`, "503 Service Unavailable"},
+		{"tls", `"error_type": "httpx.ConnectError"`, "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol (_ssl.c:1000)"},
+		{"reset", `"error_type": "websockets.exceptions.ConnectionClosedError"`, "no close frame received or sent"},
+		{"caller_offline", `"error_type": "httpx.ConnectError"`, "[Errno 24] Too many open files"},
+		{"bad_request", `"error_type": "httpx.HTTPStatusError"`, "Redirect response '307 Temporary Redirect' for url 'http://gpu-box/v1'\nRedirect location: 'https://gpu-box/v1'"},
 	}},
 	{"Python aiohttp", []dialectSignal{
 		{"refused", `"error_type": "aiohttp.ClientConnectorError"`, "Cannot connect to host gpu-box:11434 ssl:default [Connect call failed ('10.0.0.9', 11434)]"},
@@ -329,6 +458,11 @@ var dialects = []struct {
 		{"rate_limited", `"error_type": "aiohttp.ClientResponseError"`, "429, message='Too Many Requests', url='https://api.openai.com/v1/chat/completions'"},
 		{"auth", `"error_type": "aiohttp.ClientResponseError"`, "401, message='Unauthorized', url='https://api.openai.com/v1/chat/completions'"},
 		{"cancelled", `"error_type": "asyncio.exceptions.CancelledError"`, ""},
+		{"reset", `"error_type": "aiohttp.ClientConnectionResetError"`, "Cannot write to closing transport"},
+		{"bad_gateway", `"error_type": "aiohttp.ContentTypeError"`, "502, message='Attempt to decode JSON with unexpected mimetype: text/html', url='http://gpu-box/v1'"},
+		{"bad_request", `"error_type": "aiohttp.ClientHttpProxyError"`, "407, message='Proxy Authentication Required', url='http://proxy:3128'"},
+		{"truncated", `"error_type": "asyncio.exceptions.IncompleteReadError"`, "0 bytes read on a total of 2 expected bytes"},
+		{"unreachable", `"error_type": "aiohttp.ClientConnectorDNSError"`, ""},
 	}},
 	{"Go", []dialectSignal{
 		{"refused", "", `Post "http://[2001:db8::7]:8080/v1/chat/completions": dial tcp [2001:db8::7]:8080: connect: connection refused`},
@@ -354,6 +488,13 @@ var dialects = []struct {
 		{"cancelled", "", `Post "http://gpu-box:11434/api/chat": context canceled`},
 		{"cancelled", "", "net/http: request canceled while waiting for connection"},
 		{"caller_offline", "", "dial tcp: lookup gpu-box: socket: too many open files"},
+		{"timeout", "", `Post "https://api.openai.com/v1/chat/completions": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)`},
+		{"reset", "", "http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error"},
+		{"reset", "", `net/http: HTTP/1.x transport connection broken: malformed HTTP response "\x15\x03\x01"`},
+		{"bad_request", "", `Post "gpu-box:11434/api/chat": unsupported protocol scheme "gpu-box"`},
+		{"refused", "", `Post "https://api.openai.com/v1": proxyconnect tcp: dial tcp 10.0.0.1:3128: connect: connection refused`},
+		{"reset", "", "websocket: close 1006 (abnormal closure): unexpected EOF"},
+		{"bad_request", "", `Post "http://gpu-box/v1": stopped after 10 redirects`},
 	}},
 	{"Node", []dialectSignal{
 		{"refused", "", "TypeError: fetch failed\n    at node:internal/deps/undici/undici:13510:13\n    at process.processTicksAndRejections (node:internal/process/task_queues:105:5) {\n  [cause]: Error: connect ECONNREFUSED ::1:11434\n      at TCPConnectWrap.afterConnect [as oncomplete] (node:net:1611:16) {\n    errno: -111,\n    code: 'ECONNREFUSED',\n    syscall: 'connect'\n  }\n}"},
@@ -379,6 +520,18 @@ var dialects = []struct {
 		{"tls", `"error_code": "ERR_TLS_CERT_ALTNAME_INVALID"`, "Hostname/IP does not match certificate's altnames: Host: gpu-box. is not in the cert's altnames: DNS:localhost"},
 		{"rate_limited", `"error_type": "AxiosError", "error_code": "ERR_BAD_REQUEST"`, "Request failed with status code 429"},
 		{"bad_gateway", `"error_type": "AxiosError", "error_code": "ERR_BAD_RESPONSE"`, "Request failed with status code 502"},
+		{"timeout", `"error_type": "HeadersTimeoutError"`, ""},
+		{"stalled", `"error_type": "BodyTimeoutError"`, ""},
+		{"cancelled", `"error_type": "RequestAbortedError"`, "Request aborted"},
+		{"tls", `"error_code": "ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE"`, ""},
+		{"tls", `"error_code": "UNABLE_TO_GET_ISSUER_CERT"`, ""},
+		{"refused", `"error_code": "ConnectionRefused"`, "Unable to connect. Is the computer able to access the url?"},
+		{"tls", `"error_code": "ECONNRESET"`, "Client network socket disconnected before secure TLS connection was established"},
+		{"connect_timeout", `"error_code": "ETIMEDOUT"`, "AggregateError"},
+		{"connect_timeout", "", "AggregateError [ETIMEDOUT]: \n    at internalConnectMultiple (node:net:1118:18)"},
+		{"timeout", `"error_code": "ETIMEDOUT"`, "read ETIMEDOUT"},
+		{"bad_request", `"error_code": "ERR_INVALID_URL"`, "Invalid URL"},
+		{"tls", `"error_code": "EPROTO"`, "write EPROTO 80B:error:0A00010B:SSL routines:ssl3_get_record:wrong version number"},
 	}},
 	{"curl", []dialectSignal{
 		{"unreachable", "", "curl: (6) Could not resolve host: gpu-bxo"},
@@ -395,8 +548,17 @@ var dialects = []struct {
 		{"reset", "", "curl: (56) Recv failure: Connection reset by peer"},
 		{"reset", "", "curl: (92) HTTP/2 stream 1 was not closed cleanly: INTERNAL_ERROR (err 2)"},
 		{"truncated", "", "curl: (18) transfer closed with 1024 bytes remaining to read"},
+		{"tls", "", "curl: (28) SSL connection timeout"},
+		{"unreachable", "", "curl: (28) Resolving timed out after 5000 milliseconds"},
+		{"tls", "", "curl: (35) OpenSSL SSL_connect: Connection reset by peer in connection to gpu-box:443"},
+		{"reset", "", "curl: (56) OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, errno 0"},
+		{"bad_request", "", "curl: (56) CONNECT tunnel failed, response 407"},
+		{"bad_request", "", "curl: (3) URL using bad/illegal format or missing URL"},
+		{"reset", "", "curl: (16) Error in the HTTP2 framing layer"},
+		{"reset", "", "curl: (55) Send failure: Broken pipe"},
+		{"bad_request", "", `curl: (1) Protocol "htp" not supported`},
 	}},
-	{"Java, Rust and .NET", []dialectSignal{
+	{"Java, Rust, Ruby, .NET", []dialectSignal{
 		{"refused", "", "java.net.ConnectException: Connection refused"},
 		{"unreachable", "", "java.net.UnknownHostException: gpu-bxo"},
 		{"timeout", "", "java.net.SocketTimeoutException: Read timed out"},
@@ -407,6 +569,19 @@ var dialects = []struct {
 		{"timeout", "", "The request was canceled due to the configured HttpClient.Timeout of 100 seconds elapsing."},
 		{"tls", "", "The request was aborted: Could not create SSL/TLS secure channel."},
 		{"cancelled", `"error_type": "System.Threading.Tasks.TaskCanceledException"`, "A task was canceled."},
+		{"unreachable", "", "The remote name could not be resolved: 'gpu-bxo'"},
+		{"reset", "", "The underlying connection was closed: An unexpected error occurred on a receive."},
+		{"reset", "", "okhttp3.internal.http2.StreamResetException: stream was reset: CANCEL"},
+		{"reset", "", "java.io.IOException: unexpected end of stream on http://gpu-box:11434/..."},
+		{"reset", "", "java.io.IOException: HTTP/1.1 header parser received no bytes"},
+		{"reset", "", "reactor.netty.http.client.PrematureCloseException: Connection prematurely closed BEFORE response"},
+		{"truncated", "", "reactor.netty.http.client.PrematureCloseException: Connection prematurely closed DURING response"},
+		{"truncated", "", "error decoding response body: request or response body error: error reading a body from connection: unexpected EOF during chunk size line"},
+		{"connect_timeout", "", "error sending request for url (http://10.0.0.9:11434/): client error (Connect): tcp connect error: deadline has elapsed"},
+		{"timeout", "", "deadline has elapsed"},
+		{"tls", "", "client error (Connect): received fatal alert: HandshakeFailure"},
+		{"connect_timeout", "", "Net::OpenTimeout: execution expired"},
+		{"timeout", "", "Net::ReadTimeout with #<TCPSocket:(closed)>"},
 	}},
 	{"codes alone", []dialectSignal{
 		{"context_overflow", `"http_status": 500, "error_code": "context_length_exceeded"`, ""},
@@ -518,12 +693,30 @@ var dialects = []struct {
 		{"unknown", "", "the geoffrey of our team saw 503 ducks"},
 		{"unknown", "", "epipen prices are up"},
 		{"unknown", "", "Traceback (most recent call last):\n  File \"/app/agent.py\", line 7, in ask\n    return call(url, timeout=30)  # connection refused is raised here\nValueError: nothing to say"},
+		{"ok", `"http_status": 200, "finish_reason": "stop", "output_tokens": 30, "response": "{\"error\": {\"message\": \"Rate limit reached\", \"type\": \"requests\", \"code\": \"rate_limit_exceeded\"}}"`, ""},
+		{"ok", `"http_status": 200, "finish_reason": "end_turn", "response": {"error": "none found"}`, ""},
+		{"ok", `"http_status": 200, "finish_reason": "stop", "response": "data: {\"error\":{\"code\":529}}"`, ""},
+		{"bad_request", "", "Unrecognized request argument supplied: request_timeout"},
+		{"bad_request", `"error_type": "TypeError"`, "chat() got an unexpected keyword argument 'timeout'"},
+		{"bad_request", `"http_status": 400`, `{"error":{"message":"Tool 'fetch' failed: 503 Service Unavailable, connection reset by peer","type":"invalid_request_error"}}`},
+		{"forbidden", `"http_status": 403`, "x509: certificate signed by unknown authority"},
+		{"bad_request", `"http_status": 404`, "upstream: no such host"},
+		{"bad_gateway", `"http_status": 502`, "upstream prematurely closed connection while reading response header: connection reset by peer"},
+		{"bad_request", `"http_status": 422`, `{"detail":[{"loc":["body","timeout"],"msg":"value is not a valid float","type":"type_error.float"}]}`},
+		{"rate_limited", `"http_status": 429`, "Timed out waiting for a rate limit slot"},
+		{"auth", `"http_status": 401`, "connection refused by policy"},
+		{"unknown", "", "Invalid configuration: read_timeout must be a number"},
+		{"server_error", `"http_status": 200, "response": "{\"error\": {\"message\": \"slots are gone\"}}"`, ""},
 	}},
 }
 
-// wantDialects are those that nobody may take out of the table unnoticed.
-var wantDialects = []string{"OpenAI", "OpenAI SDK", "Anthropic", "Bedrock", "Gemini", "Vertex", "Azure OpenAI", "OpenRouter", "Ollama", "vLLM", "TGI", "llama.cpp", "LM Studio", "LiteLLM",
-	"Python requests", "Python httpx", "Python aiohttp", "Go", "Node", "curl"}
+// wantDialects are those that nobody may take out of the table unnoticed, and
+// how many signals each has at least.
+var wantDialects = map[string]int{
+	"OpenAI": 30, "OpenAI SDK": 24, "Anthropic": 26, "Bedrock": 16, "Gemini": 24, "Vertex": 20, "Azure OpenAI": 18, "OpenRouter": 18, "OpenAI-compatible APIs": 20,
+	"Ollama": 20, "vLLM": 14, "TGI": 12, "llama.cpp": 12, "LM Studio": 10, "LiteLLM": 18, "Python requests": 18, "Python httpx": 18, "Python aiohttp": 18,
+	"Go": 24, "Node": 28, "curl": 20, "Java, Rust, Ruby, .NET": 18, "words in passing": 25,
+}
 
 func (s dialectSignal) outcome(t testing.TB) json.RawMessage {
 	t.Helper()
@@ -566,13 +759,13 @@ func TestDialects(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range wantDialects {
-		if of[name] < 6 {
-			t.Errorf("%s has %d signals, want 6 or more", name, of[name])
+	for name, least := range wantDialects {
+		if of[name] < least {
+			t.Errorf("%s has %d signals, want %d or more", name, of[name], least)
 		}
 	}
-	if total < 150 {
-		t.Errorf("%d signals, want 150 or more", total)
+	if total < 400 {
+		t.Errorf("%d signals, want 400 or more", total)
 	}
 }
 

@@ -163,7 +163,7 @@ func (s *seen) readBody(body []byte, level int) (status int) {
 					s.addCode(strconv.Itoa(n))
 				}
 			}
-		case "error", "errors", "details", "detail", "response", "innererror", "metadata", "violations", "body", "data":
+		case "error", "errors", "details", "detail", "response", "innererror", "metadata", "violations", "body", "data", "choices":
 			if v.isObject() || v.isArray() {
 				if n := s.readBody(v, level+1); n != 0 {
 					status = n
@@ -265,7 +265,23 @@ func isErrorBody(object value, event bool) bool {
 			isError = isError || v.isString() && (v.text() == "error" || event && v.text() == "response.failed")
 		case "object":
 			event = event || v.isString() && apiObjects[v.text()]
+			isError = isError || v.isString() && v.text() == "error"
+		case "choices":
+			isError = isError || anyError(v)
 		}
 	})
 	return isError && (only || event)
+}
+
+// anyError tells whether one of the choices of an answer is an error instead.
+func anyError(choices value) (found bool) {
+	if choices.isArray() {
+		each(choices, func(choice value) bool {
+			if choice.isObject() {
+				eachMember(choice, func(key []byte, v value) { found = found || string(key) == "error" && v.isObject() })
+			}
+			return !found
+		})
+	}
+	return found
 }

@@ -3,7 +3,9 @@ package ingest
 import "strings"
 
 // phrase is a piece of text that is looked for between word boundaries; a * at
-// either end opens that side. It is lower case and three bytes long or longer.
+// either end opens that side, the left one to the words that ReadTimeout is
+// written of, and not to those of a parameter read_timeout. It is lower case and
+// three bytes long or longer.
 type phrase struct {
 	text                string
 	openLeft, openRight bool
@@ -85,7 +87,7 @@ func (p *phrase) in(text string) bool {
 			return false
 		}
 		start, end := from+i, from+i+len(p.text)
-		left := p.openLeft || start == 0 || !isWordByte(text[start-1]) || !isWordByte(p.text[0])
+		left := start == 0 || p.openLeft && text[start-1] != '_' || !isWordByte(text[start-1]) || !isWordByte(p.text[0])
 		right := p.openRight || end == len(text) || !isWordByte(text[end]) || !isWordByte(p.text[len(p.text)-1])
 		if left && right {
 			return true

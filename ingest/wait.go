@@ -12,16 +12,18 @@ import (
 // maxRetryAfter bounds a wait, however it is stated.
 const maxRetryAfter = 366 * 24 * time.Hour
 
-// The leads of a wait, as texts and dumped headers word it. A reset tells when
-// a contingent is full again, which need not be the one that is used up.
+// The leads of a wait and of the moment that ends one, as texts and dumped
+// headers word them. A reset tells when a contingent is full again, which need
+// not be the one that is used up.
 var (
-	waitLead = regexp.MustCompile(`^(?:retry[_-]?delay|retry[_ -]?after|(?:re)?try (?:again |your request )?(?:in|after)|wait(?: for| at least)?|available (?:again )?in|resets? in|regain access on)` +
-		`([_-](?:milliseconds|seconds|secs|ms|s))?([\\"':={~\[\s]*)(?:seconds["']?[ :=]*)?(?:at least |about |approximately |another )?`)
-	resetLead = regexp.MustCompile(`^ratelimit-(?:[a-z]+-)*reset(?:-[a-z]+)*[\\"':=\[ ]*`)
+	waitLead = regexp.MustCompile(`^(?:retry[_-]?delay|retry[_ -]?after|(?:re)?try (?:again |your request )?(?:in|after)|wait(?: for| at least)?|available (?:again )?in|resets?[_ ]in)` +
+		`([_-]?(?:milliseconds|seconds|secs|ms)|[_-]s)?([\\"',:={~\[\s]*)(?:b['"])?(?:seconds[\\"' :=]*)?(?:at least |about |approximately |another )?`)
+	momentLead = regexp.MustCompile(`^(?:(?:re)?try (?:again )?at|available (?:again )?at|resets?[_ ](?:at|on)|regain access on|limit reached\|)[\\"':=\s]*`)
+	resetLead  = regexp.MustCompile(`^(?:rate-?limit-(?:[a-z]+-)*reset(?:-[a-z]+)*|ratelimit: [a-z0-9=,; ]*reset=)[\\"':=\[ ]*`)
 )
 
 // waitMarks are how the leads begin.
-var waitMarks = []string{"retry", "try again", "wait", "available ", "reset", "regain access", "ratelimit-"}
+var waitMarks = []string{"retry", "try again", "wait", "available ", "reset", "regain access", "limit reached|", "ratelimit-", "rate-limit-", "ratelimit:"}
 
 // maxWaits is how many places of a text are looked at for each mark.
 const maxWaits = 8
@@ -64,8 +66,12 @@ func waitInText(text string, ref time.Time) (wait time.Duration, isReset, found 
 				if d, ok := readWait(text[i+m[1]:end], group(lower[i:end], m, 1), isHeader(group(lower[i:end], m, 2)), ref); ok {
 					wait, found = max(wait, d), true
 				}
-			} else if m := resetLead.FindStringSubmatchIndex(lower[i:end]); m != nil {
-				if d, ok := readReset(text[i+m[1]:end], ref); ok {
+			} else if m := momentLead.FindStringIndex(lower[i:end]); m != nil {
+				if at, ok := readMoment(text[i+m[1] : end]); ok && at.After(ref) {
+					wait, found = max(wait, until(at, ref)), true
+				}
+			} else if m := resetLead.FindStringIndex(lower[i:end]); m != nil {
+				if d, ok := readWait(text[i+m[1]:end], "", true, ref); ok {
 					reset, resetFound = max(reset, d), true
 				}
 			}
@@ -89,35 +95,35 @@ func group(text string, m []int, n int) string {
 func isHeader(between string) bool { return strings.ContainsAny(between, `:={["'`) }
 
 // readWait reads the wait at the start of text: a number with or without unit,
-// an HTTP date, or a date as RFC 3339 has it. A date that is over is no wait.
+// or the moment that ends it. A moment that is over is no wait.
 func readWait(text, unit string, header bool, ref time.Time) (time.Duration, bool) {
-	if len(text) >= len(http.TimeFormat) {
-		if at, err := http.ParseTime(text[:len(http.TimeFormat)]); err == nil {
-			return until(at, ref), at.After(ref)
-		}
-	}
-	if at, ok := leadingDate(text); ok {
+	if at, ok := readMoment(text); ok && unit == "" {
 		return until(at, ref), at.After(ref)
 	}
 	return parseWait(lowerASCII(text), strings.TrimLeft(unit, "_-"), header)
 }
 
-// readReset reads what a header says about when a contingent is full again: a
-// wait, a date, or a number of seconds or milliseconds since 1970.
-func readReset(text string, ref time.Time) (time.Duration, bool) {
+// readMoment reads the moment at the start of text: an HTTP date, a date as RFC
+// 3339 has it, or a number of seconds or milliseconds since 1970, which no wait
+// in seconds is as long as.
+func readMoment(text string) (time.Time, bool) {
+	if len(text) >= len(http.TimeFormat) {
+		if at, err := http.ParseTime(text[:len(http.TimeFormat)]); err == nil {
+			return at, true
+		}
+	}
 	n := 0
-	for n < len(text) && '0' <= text[n] && text[n] <= '9' {
+	for n < len(text) && isDigit(text[n]) {
 		n++
 	}
 	if n >= 10 && n <= 13 && (n == len(text) || text[n] != '-' && !isWordByte(lowerASCII(text[n : n+1])[0])) {
 		number, _ := strconv.ParseInt(text[:n], 10, 64)
-		at := time.UnixMilli(number)
 		if n < 12 {
-			at = time.Unix(number, 0)
+			number *= 1000
 		}
-		return until(at, ref), at.After(ref)
+		return time.UnixMilli(number), true
 	}
-	return readWait(text, "", true, ref)
+	return leadingDate(text)
 }
 
 func until(at, ref time.Time) time.Duration {
@@ -134,7 +140,7 @@ func leadingDate(text string) (time.Time, bool) {
 	if end < 0 {
 		end = len(text)
 	}
-	if at, err := time.Parse(time.RFC3339, text[:end]); err == nil {
+	if at, err := time.Parse(time.RFC3339, strings.TrimRight(text[:end], ".")); err == nil {
 		return at, true
 	}
 	const words = "2006-01-02 at 15:04 UTC"
@@ -197,17 +203,17 @@ func clampWait(ns float64) time.Duration {
 }
 
 // retryAfterText reads a Retry-After that came as text: seconds, a number with
-// a unit, or an HTTP date, which counts from the moment ref.
+// a unit, or a moment. Dates count from ref.
 func retryAfterText(text string, ref time.Time) (time.Duration, bool) {
 	text = strings.TrimSpace(text)
+	if at, ok := readMoment(text); ok {
+		return until(at, ref), true
+	}
+	if at, err := http.ParseTime(text); err == nil { // in one of the old formats
+		return until(at, ref), true
+	}
 	if n, err := strconv.ParseFloat(text, 64); (err == nil || math.IsInf(n, 1)) && n >= 0 {
 		return clampWait(n * float64(time.Second)), true
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return until(at, ref), true
-	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return until(at, ref), true
 	}
 	return parseWait(lowerASCII(text), "", false)
 }

@@ -34,6 +34,14 @@ func TestWaitDialects(t *testing.T) {
 		{"", "You will regain access on 2026-03-02 at 00:00 UTC.", 10*time.Hour - 2*time.Minute - quarter},
 		{"", "try again in 20s, or try again in 50s, or try again in 30s", 50 * time.Second},
 
+		{"", "Please try again in 1m12.5s.", 72500 * time.Millisecond},
+		{"", "try again in 449.999999ms", 449999999 * time.Nanosecond},
+		{"", "Request was throttled. Expected available in 86 seconds.", 86 * time.Second},
+		{"", "request reached max request: 3, please try again after 1 seconds", time.Second},
+		{"", "Too many requests. Try again at 2026-03-01T14:03:30Z.", 90*time.Second - quarter},
+		{"", "Your limit will reset at 2026-03-01T14:03:30.25Z", 90 * time.Second},
+		{"", "Claude AI usage limit reached|1772373780", time.Minute - quarter},
+
 		// As fields and headers.
 		{"", `{"error":{"details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36s"}]}}`, 36 * time.Second},
 		{"", `{'error': {'details': [{'retryDelay': '36.5s'}]}}`, 36500 * time.Millisecond},
@@ -44,6 +52,17 @@ func TestWaitDialects(t *testing.T) {
 		{"", "map[Retry-After:[20] Server:[cloudflare]]", 20 * time.Second},
 		{"", "retry-after-ms: 1500", 1500 * time.Millisecond},
 		{"", `{"retry_after_seconds": 2.5}`, 2500 * time.Millisecond},
+		{"", `{"retryAfterMs": 1500}`, 1500 * time.Millisecond},
+		{"", `{"retryDelay":{"seconds":"36","nanos":0}}`, 36 * time.Second},
+		{"", "[('retry-after', '20'), ('server', 'cloudflare')]", 20 * time.Second},
+		{"", "[(b'Retry-After', b'20')]", 20 * time.Second},
+		{"", "{retry-after=[20], server=[nginx]}", 20 * time.Second},
+		{"", "retry-after-ms: 1500, retry-after: 2", 2 * time.Second},
+		{"", "retry-after-ms: 2500, retry-after: 2", 2500 * time.Millisecond},
+		{"", "retry-after: 0.35", 350 * time.Millisecond},
+		{"", "Retry-After: 1772373780", time.Minute - quarter},
+		{"", `{"error":{"type":"usage_limit_reached","resets_in_seconds":1200}}`, 20 * time.Minute},
+		{"", `{"error":{"type":"usage_limit_reached","resets_at":1772373780}}`, time.Minute - quarter},
 		{"", "Retry-After: Sun, 01 Mar 2026 14:03:30 GMT", 90*time.Second - quarter},
 		{"", "Retry-After: Sun, 01 Mar 2026 14:00:00 GMT", 0},
 
@@ -54,6 +73,10 @@ func TestWaitDialects(t *testing.T) {
 		{"", `{"headers":{"X-RateLimit-Remaining":"0","X-RateLimit-Reset":"1772373780000"}}`, time.Minute - quarter},
 		{"", "X-RateLimit-Reset: 1772373780", time.Minute - quarter},
 		{"", "RateLimit-Reset: 30", 30 * time.Second},
+		{"", "ratelimit: limit=100, remaining=0, reset=30", 30 * time.Second},
+		{"", "x-rate-limit-reset: 1772373780", time.Minute - quarter},
+		{"", "x-ratelimit-reset-after: 1.5", 1500 * time.Millisecond},
+		{"", "'x-ratelimit-reset-requests': '17ms'", 17 * time.Millisecond},
 		{"", "X-RateLimit-Reset: 1741305600", 0},                                        // is over
 		{"", "retry-after: 5, x-ratelimit-reset-tokens: 6m0s", 5 * time.Second},         // may be the contingent that is not used up
 		{`"http_status": 500`, "x-ratelimit-reset-tokens: 6m0s", 0},                     // has nothing to do with it
@@ -79,6 +102,10 @@ func TestWaitDialects(t *testing.T) {
 		{`"retry_after_s": "Sun, 01 Mar 2026 14:03:30 GMT", "ended_at": "2026-03-01T14:01:00Z"`, "", 150 * time.Second},
 		{`"age_ms": 60250`, "Retry-After: Sun, 01 Mar 2026 14:03:30 GMT", 150 * time.Second},
 
+		{`"retry_after_s": "Sunday, 01-Mar-26 14:03:30 GMT"`, "", 90*time.Second - quarter},
+		{`"retry_after_s": "Sun Mar  1 14:03:30 2026"`, "", 90*time.Second - quarter},
+		{`"retry_after_s": "1772373780"`, "", time.Minute - quarter},
+
 		// Absurd ones.
 		{`"retry_after_s": "99999999999999"`, "", maxRetryAfter},
 		{`"retry_after_s": "1e400"`, "", maxRetryAfter},
@@ -88,6 +115,14 @@ func TestWaitDialects(t *testing.T) {
 		{"", "x-ratelimit-reset: 9999999999", maxRetryAfter},
 		{`"retry_after_s": "Wed, 01 Jan 2020 00:00:00 GMT"`, "", 0},
 
+		{`"retry_after_s": "Infinity"`, "", maxRetryAfter},
+		{`"retry_after_s": "0"`, "", 0},
+		{"", "retry-after: -5", 0},
+		{"", "retry-after: 1772373000", 0}, // is over
+		{"", `{"retryDelay": "-36s"}`, 0},
+		{"", "try again in -5 seconds", 0},
+		{"", "x-ratelimit-reset: -1", 0},
+
 		// No waits.
 		{"", "Retry after 3 attempts failed", 0},
 		{"", "try again in a minute", 0},
@@ -96,6 +131,9 @@ func TestWaitDialects(t *testing.T) {
 		{"", "Timed out waiting 300 s for the runner", 0},
 		{"", "reset 20 connections", 0},
 		{"", "retry-after: soon", 0},
+		{"", `{"retry_after": null, "status": 429}`, 0},
+		{"", "Your limit resets at 14:03", 0}, // of which zone?
+		{"", "try again at 3pm", 0},
 	} {
 		fields := c.fields
 		if fields == "" {
