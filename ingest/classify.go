@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,8 +111,14 @@ func (s *seen) prepare() {
 		embedded = s.readBody(body, 0)
 	}
 	lower := lowerASCII(gist)
-	for _, m := range codeInText.FindAllStringSubmatch(lower, maxBodies) {
-		s.addCode(m[1])
+	for _, lead := range codeLeads {
+		if _, after, found := strings.Cut(lower, lead); found {
+			end := 0
+			for end < len(after) && isWordByte(after[end]) {
+				end++
+			}
+			s.addCode(after[:end])
+		}
 	}
 	s.text = withoutAddresses(lower)
 	if s.text != "" {
@@ -156,9 +161,9 @@ func (s *seen) waitFor(text string) {
 // model's, also where it is an error in the words of a server.
 var answered = words("stop", "stop_sequence", "end_turn", "eos", "eos_token", "length", "max_tokens", "max_output_tokens", "tool_calls", "tool_use", "tool_call", "function_call")
 
-// codeInText finds the codes that gRPC and the clients of AWS put into their
-// sentences.
-var codeInText = regexp.MustCompile(`(?:rpc error: code = |statuscode\.|error occurred \()([a-z_]+)`)
+// codeLeads are the words before the codes that gRPC and the clients of AWS put
+// into their sentences.
+var codeLeads = []string{"rpc error: code = ", "statuscode.", "error occurred ("}
 
 // noError are the texts and codes by which agents say that there was none.
 var noError = words("", "0", "200", "none", "None", "null", "nil", "<nil>", "undefined", "ok", "OK", "success")

@@ -27,30 +27,39 @@ type secret struct {
 	plain func(match string) bool
 }
 
-// secretValue is what follows the name of a secret: all that stands between
-// quotes, also in JSON within JSON, or one word.
-const secretValue = `[\\"']*\s*[:=]\s*(?:\\*"([^"\\]+)|'([^'\\]+)|\[?([^\s"'&,;<>\[\]{}\\]+))`
+// The pieces of the patterns: what may stand before a bare key, which within
+// JSON or a URL is the end of an escape; and what follows the name of a secret,
+// all that stands between quotes, also in JSON within JSON, or one word.
+const (
+	edge        = `(?:\b|\\[bfnrt]|(?:%|\\u00)[0-9A-Fa-f]{2})`
+	secretValue = `[\\"']*\s*(?:[:=]|%3[AaDd])\s*(?:\\+"((?:[^"\\]|\\\\\\"|\\[^"])+)|"((?:[^"\\]|\\.)+)|'((?:[^'\\]|\\.)+)|\[?((?:[^\s"'&,;<>\[\]{}\\]|\\[^\s"'\\nrtu])+))`
+)
 
 // secrets are replaced in this order: those that keep a word of their
 // surroundings come before the bare ones.
 var secrets = []secret{
-	{hasUserInfo, regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://([^\s/?#"'<>]*)@`), nil},
+	// A password may hold what ends it elsewhere; a port is no password.
+	{hasUserInfo, regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://(?:([^\s/?#"'<>]*)|([^\s/?#"'<>:@\[]*:[^\s/?#"'<>@:]*[^0-9\s/?#"'<>@:][^\s/?#"'<>@]*[/?#][^\s"'<>]*))@`), nil},
 	{has("authorization"), regexp.MustCompile(`(?i)\bauthorization[\\"']*\s*[:=]\s*[\\"'\[]*(?:(?:bearer|basic|token|digest|apikey)\s+)?([^\s"',;<>\[\]\\]+)`), nil},
-	{has("bearer"), regexp.MustCompile(`(?i)\bbearer(?:[ \t]+|%20|\+)(?:token\b[ \t:=]*)?[\\"']*([^\s"',;<>\\]+)`), plainWord},
+	{has("bearer"), regexp.MustCompile(`(?i)\bbearer(?:[ \t:=]+|%20|\+)(?:token\b[ \t:=]*)?[\\"']*([^\s"',;<>\\]+)`), plainWord},
 	{has("basic "), regexp.MustCompile(`(?i)\bbasic[ \t]+([A-Za-z0-9+/_=-]{8,})`), lowerLetters},
 	{has("cookie"), regexp.MustCompile(`(?i)\bcookie[\\"']*\s*[:=]\s*[\\"'\[]*([^"'\\\]]+)`), nil},
 	{has("private key-----"), regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(.+?)(?:-----END|$)`), nil},
-	{namesSecret, regexp.MustCompile(`(?i)(?:api[_ -]?key|(?:access|private|secret|subscription)[_-]?key|secret|passw(?:or)?d|passphrase|pwd|(?:auth|access|refresh|session|security|id|bot)[_-]?token|signature|credential|[?&#](?:key|token|sig|auth|code))` + secretValue), nil},
-	{namesSecret, regexp.MustCompile(`(?i)(?:[a-z0-9]+[_-]token[\\"']*\s*[:=]\s*[\\"'\[]*|["']token\\*["']\s*[:=]\s*\\*["']|\btoken=)([^\s"'&,;<>\[\]{}\\]{8,})`), nil},
+	{namesSecret, regexp.MustCompile(`(?i)(?:api[_ -]?key(?: provided)?|(?:access|account|private|secret|subscription)[_-]?key|secret|passw(?:or)?d|passphrase|pwd|(?:auth|access|refresh|session|security|id|bot)[_-]?token|signature|credentials?|(?:[?&#;]|\\u0026|%26|%3F)(?:key|token|sig|auth|code|pass))` + secretValue), nil},
+	{namesSecret, regexp.MustCompile(`(?i)(?:[a-z0-9]+[_-]token[\\"']*\s*[:=]\s*[\\"'\[]*|["']token\\*["']\s*[:=]\s*\\*["']|\btoken=\\*["']?)([^\s"'&,;<>\[\]{}\\]{8,})|\bpass=["']?([^\s"'&,;<>\\]+)`), nil},
+	{has("--"), regexp.MustCompile(`(?i)--[a-z-]*(?:key|token|secret|password)[ =]["']?([^\s"']+)`), plainWord},
+	{saysToken, regexp.MustCompile(`(?i)\b(?:token|api[ _-]?key)["']?[ :=]+["'\[]?([A-Za-z0-9_.~+/=-]{16,})`), noDigits},
+	{has("hooks.slack.com/", "/webhooks/"), regexp.MustCompile(`hooks\.slack\.com/[a-z]+/([A-Za-z0-9/_-]+)|/webhooks/[0-9]+/([A-Za-z0-9_-]{10,})`), nil},
 	{namesBot, regexp.MustCompile(`(?:^|[^0-9])([0-9]{5,}(?::|%3[Aa])(?:[A-Za-z0-9_-]{30,}|AA[A-Za-z0-9_-]{8,}))`), nil},
-	{has("sk-"), regexp.MustCompile(`\b([a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,})`), hyphened},
-	{has("aiza", "ya29.", "gocspx-"), regexp.MustCompile(`\b(AIza[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_.-]{10,}|GOCSPX-[A-Za-z0-9_-]{10,})`), nil},
-	{has("eyj"), regexp.MustCompile(`\b(eyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,})`), nil},
-	{has("akia", "asia"), regexp.MustCompile(`\b(A[KS]IA[A-Z0-9]{12,})`), nil},
-	{before('_', "gsk", "hf", "ghp", "gho", "ghu", "ghs", "ghr", "pat", "npm", "r8", "fw", "glpat", "nvapi", "pplx", "csk", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "live", "test", "v1", "bbt"),
-		regexp.MustCompile(`\b((?:gsk|hf|gh[pousr]|npm|r8|fw)_[A-Za-z0-9]{10,}|(?:github_pat|glpat|nvapi|pplx|csk|xox[abprs]|[sprw]k_live|[sprw]k_test|tgp_v1|dop_v1|bbt)_[A-Za-z0-9_-]{10,})`), nil},
-	{before('-', "xai", "glpat", "nvapi", "pplx", "csk", "tgp", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "xapp", "gsk", "hf", "r8", "fw"),
-		regexp.MustCompile(`\b((?:xai|glpat|xox[abprs]|xapp|nvapi|pplx|csk|tgp)-[A-Za-z0-9_-]{10,}|(?:gsk|hf|r8|fw)-[A-Za-z0-9]{10,})`), nil},
+	{dottedInSeven, regexp.MustCompile(edge + `([A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{25,})`), nil}, // a bot's on Discord
+	{has("sk-"), regexp.MustCompile(edge + `([a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,})`), hyphened},
+	{has("aiza", "ya29.", "gocspx-", "aq.", "sg."), regexp.MustCompile(edge + `(AIza[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_.-]{10,}|GOCSPX-[A-Za-z0-9_-]{10,}|AQ\.[A-Za-z0-9_-]{20,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})`), nil},
+	{has("eyj"), regexp.MustCompile(edge + `(eyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,})`), nil},
+	{has("akia", "asia"), regexp.MustCompile(edge + `(A[KS]IA[A-Z0-9]{12,})(?:[^A-Za-z0-9+/]{1,6}([A-Za-z0-9+/]{40}))?`), nil},
+	{before('_', "gsk", "hf", "ghp", "gho", "ghu", "ghs", "ghr", "pat", "npm", "r8", "fw", "jina", "glpat", "nvapi", "pplx", "csk", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "live", "test", "v1", "lsv2", "whsec", "bbt"),
+		regexp.MustCompile(edge + `((?:gsk|hf|gh[pousr]|npm|r8|fw)_[A-Za-z0-9]{10,}|jina_[A-Za-z0-9]{20,}|(?:github_pat|glpat|nvapi|pplx|csk|xox[abprs]|[sprw]k_live|[sprw]k_test|tgp_v1|dop_v1|lsv2|whsec|bbt)_[A-Za-z0-9_-]{10,})`), nil},
+	{before('-', "xai", "glpat", "nvapi", "pplx", "csk", "tgp", "xoxa", "xoxb", "xoxc", "xoxd", "xoxe", "xoxo", "xoxp", "xoxr", "xoxs", "xapp", "gsk", "hf", "r8", "fw", "tvly", "pypi"),
+		regexp.MustCompile(edge + `((?:xai|glpat|xox[a-eoprs]|xapp|nvapi|pplx|csk|tgp|tvly)-[A-Za-z0-9_-]{10,}|(?:gsk|hf|r8|fw)-[A-Za-z0-9]{10,}|pypi-AgE[A-Za-z0-9_-]{10,})`), nil},
 }
 
 func has(pieces ...string) func(string) bool {
@@ -63,13 +72,13 @@ func hasUserInfo(lower string) bool {
 }
 
 // secretNames are how the names of secrets end.
-var secretNames = []string{"key", "secret", "passwd", "password", "passphrase", "pwd", "token", "signature", "credential"}
+var secretNames = []string{"key", "provided", "secret", "passwd", "password", "passphrase", "pwd", "pass", "token", "signature", "credential", "credentials"}
 
 // namesSecret tells that a name of a secret stands before a colon or an equals
 // sign, or a short one in the query of a URL.
 func namesSecret(lower string) bool {
 	for i := range len(lower) {
-		if lower[i] != ':' && lower[i] != '=' {
+		if c := lower[i]; c != ':' && c != '=' && (c != '%' || !strings.HasPrefix(lower[i:], "%3d") && !strings.HasPrefix(lower[i:], "%3a")) {
 			continue
 		}
 		name := lower[:i]
@@ -81,10 +90,38 @@ func namesSecret(lower string) bool {
 				return true
 			}
 		}
-		if strings.HasSuffix(name, "sig") || strings.HasSuffix(name, "auth") || strings.HasSuffix(name, "code") {
-			if j := strings.LastIndexAny(name, "?&#"); j >= 0 && len(name)-j <= len("&code") {
+		for _, end := range []string{"sig", "auth", "code"} {
+			if query, ok := strings.CutSuffix(name, end); ok && query != "" && strings.IndexByte("?&#;6f", query[len(query)-1]) >= 0 {
+				return true // the last two end an escape
+			}
+		}
+	}
+	return false
+}
+
+// saysToken tells that the word token or key stands before a blank or a sign, as
+// in "invalid token 123".
+func saysToken(lower string) bool {
+	for _, word := range []string{"token", "key"} {
+		for rest := lower; ; {
+			_, after, found := strings.Cut(rest, word)
+			if !found {
+				break
+			}
+			if after != "" && strings.IndexByte(" :=\"'", after[0]) >= 0 {
 				return true
 			}
+			rest = after
+		}
+	}
+	return false
+}
+
+// dottedInSeven tells that two dots stand as far apart as in a token of Discord.
+func dottedInSeven(lower string) bool {
+	for i := 7; i < len(lower); i++ {
+		if lower[i] == '.' && lower[i-7] == '.' {
+			return true
 		}
 	}
 	return false
@@ -135,6 +172,9 @@ func plainWord(match string) bool {
 	return plainWords[match] || strings.HasPrefix(match, "realm=") || strings.HasPrefix(match, "error=")
 }
 
+// noDigits tells a word of a sentence from a key.
+func noDigits(match string) bool { return !strings.ContainsAny(match, "0123456789") }
+
 // lowerLetters tells a word, which the encoding of a password hardly ever is.
 func lowerLetters(match string) bool {
 	for i := 1; i < len(match); i++ {
@@ -158,7 +198,8 @@ func Evidence(text string) string {
 	if len(text) > maxEvidence {
 		text = withoutStack(text)
 	}
-	if len(text) > maxErrorText {
+	cut := len(text) > maxErrorText
+	if cut {
 		text = text[:maxErrorText]
 		// A token cut here might no longer look like one: its rest goes too.
 		if i := strings.LastIndexAny(text, " \t\n\r\"'"); i > maxEvidence*utf8.UTFMax {
@@ -167,10 +208,18 @@ func Evidence(text string) string {
 	}
 	text = scrub(text)
 	if utf8.RuneCountInString(text) <= maxEvidence {
+		if cut { // so little is left because the rest was secret, and so may be its end
+			text = text[:1+strings.LastIndexFunc(text, endsToken)]
+		}
 		return text
 	}
 	runes := []rune(text)
 	return strings.TrimRight(string(runes[:maxEvidence-1]), " ") + "…"
+}
+
+// endsToken tells a sign that stands in no key.
+func endsToken(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.~+/=%:", r)
 }
 
 // scrub makes text one line of valid UTF-8 without control characters and

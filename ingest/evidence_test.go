@@ -17,12 +17,15 @@ var planted = []string{
 	"gsk_PLANTED0123456789abcdef", "hf_PLANTEDabcdefghijklmnopqrstuv", "ghp_PLANTED0123456789abcdef", "github_pat_11PLANTED0_abcdefghij", "glpat-PLANTED0123456789", "xoxb-123456789012-PLANTED0123",
 	"xai-PLANTED0123456789abcdef", "nvapi-PLANTED0123456789abcdef", "pplx-PLANTED0123456789abcdef", "r8_PLANTED0123456789abcdef", "fw_PLANTED0123456789abcdef", "csk-PLANTED0123456789abcdef",
 	"AKIAPLANTED012345678", "ASIAPLANTED012345678", "123456:AAPLANTED-0123456789_abcdefghijklmnop", "987654321:AAHPLANTED01", "sk_live_PLANTED0123456789", "npm_PLANTED0123456789abcdefghijklmnopq",
+	"xoxe-1-PLANTED0123456789", "xoxe.xoxp-1-PLANTED0123456789", "AQ.PLANTED0123456789abcdefghijklm", "SG.PLANTED0123456789.PLANTED0123456789abcdef", "MTk4PLANTEDzODcxOTI1MjQ4.Cl2FMQ.PLANTED1XVW7vRze4b7Cq4se7kKWs",
+	"lsv2_pt_PLANTED0123456789", "whsec_PLANTED0123456789", "tvly-dev-PLANTED0123456789", "gho_PLANTED0123456789abcdef", "AKIAPLANTED012345678:wJalrXUtnFEMI/K7MDENG/bPxRfiCPLANTED+key",
 	"eyJhbGciOiJIUzI1NiJ9.eyJQTEFOVEVEIjoxfQ.PLANTED-sig_0123", "eyJQTEFOVEVEPLANTED0123456789",
 }
 
 // carriers are where a secret of any shape stands as itself.
 var carriers = []string{
 	"%s", "Incorrect API key provided: %s.", "key=%s", "(%s)", "[%s]", "<%s>", "'%s'", `{"detail": "bad key %s"}`, `{"error": "{\"detail\": \"bad key %s\"}"}`, "https://gpu-box/v1?x=%s&alt=sse", "https://gpu-box/%s/models",
+	`{"error": "a line\n%s"}`, `{"url": "x?a=\u0026%s\u0022"}`, "url=https%%3A%%2F%%2Fgpu-box%%2F%%3Fx%%3D%s",
 	"first line\nsecond %s\nthird", "\u202e%s", "Error code: 401 - {'error': {'message': 'Incorrect API key provided: %s'}}",
 }
 
@@ -34,7 +37,11 @@ var namedCarriers = []string{
 	"Ocp-Apim-Subscription-Key: %s", `{"api_key": "%s", "model": "m"}`, `{\"api_key\": \"%s\"}`, `{'api_key': '%s'}`, "OPENAI_API_KEY=%s", "AWS_SECRET_ACCESS_KEY=%s", "aws_session_token: %s", "HF_TOKEN=%s", `{"token": "%s"}`, "client_secret=%s", "password=%s",
 	`"password": "%s"`, "PGPASSWORD=%s", "https://user:%s@gpu-box/v1", "https://%s@gpu-box/v1", "postgres://app:%s@db/x", "redis://:%s@cache:6379", "GET https://gpu-box/v1?key=%s&alt=sse", "https://gpu-box/v1?a=b&token=%s", "https://gpu-box/x?sv=1&sig=%s",
 	"https://gpu-box/cb#access_token=%s", "https://b.s3.amazonaws.com/x?X-Amz-Signature=%s", "https://gpu-box/cb?code=%s&state=x", "Cookie: session=%s; theme=dark", "Set-Cookie: sid=%s; Path=/", "-----BEGIN RSA PRIVATE KEY-----\n%s\n-----END RSA PRIVATE KEY-----",
-	"https://api.telegram.org/bot123456:AA%s/sendMessage",
+	"https://api.telegram.org/bot123456:AA%s/sendMessage", "https://api.telegram.org/file/bot123456%%3AAA%s/x.jpg", "https://hooks.slack.com/services/T0/B0/%s", "https://discord.com/api/webhooks/123456789012345678/%s",
+	`{"password": "two\"%s"}`, `{"password": "a\\%s"}`, `{"api_key": "a\/%s"}`, `{\"password\": \"a\\\"%s\"}`, `{'secret': 'it\'s %s'}`, `password=DOM\%s`,
+	`parse "postgres://app:p#%s@db/x": invalid port ":p" after host`, "http://user:pa/%s@gpu-box/x", "redis://:p?%s@cache:6379",
+	`https://gpu-box/x?a=b\u0026key=%s`, "https://gpu-box/x?a=b&amp;key=%s", "url=https%%3A%%2F%%2Fgpu-box%%2F%%3Fkey%%3D%s", "https://gpu-box/x?pass=%s", "host=db user=app pass=%s",
+	"AccountKey=%s;EndpointSuffix=core.windows.net", `{"credentials": "%s"}`, "Incorrect API key provided: %s", "vllm serve --api-key %s", "--token='%s'", "Bearer: %s",
 }
 
 func TestNoSecretIsKept(t *testing.T) {
@@ -58,6 +65,9 @@ func TestNoSecretIsKept(t *testing.T) {
 	check(`{"password": "two words, PLANTED"}`)
 	check("Authorization: AWS4-HMAC-SHA256 Credential=PLANTED0123/20260301/us-east-1/x, SignedHeaders=host, Signature=PLANTED0123")
 	check("s\u200bk-\u200bPLANTED0123456789") // nobody sees the blanks in it
+	check("invalid token: PLANTED0123456789")
+	check("API key PLANTED0123456789 is over its budget")
+	check("Authorization: Bearer " + strings.Repeat("A", maxErrorText-31) + ",sk-PLANTED0123456789") // cut within, and little is left
 }
 
 // TestNoSecretSurvivesACut holds that a key at any place of a long text, or
@@ -108,6 +118,12 @@ func TestHarmlessTextStaysReadable(t *testing.T) {
 		"secretary: absent, keyboard: none",
 		"https://gpu-box:8080/v1/models?limit=20@end",
 		"mail ops@example.com about http://gpu-box/status",
+		"unexpected token 1234 at position 7",
+		"API key not valid. Please pass a valid API key.",
+		"invalid tokenizer configuration: key must be a string",
+		"tool choice needs --enable-auto-tool-choice and --tool-call-parser, or --api-key and a file",
+		"http://gpu-box:11434/api/chat?at=1@2",
+		"vllm-0.models.svc-of-the-whole-cluster is down",
 		"family 👨\u200d👩\u200d👧 stays",
 	} {
 		if got := Evidence(text); got != text {
@@ -121,7 +137,7 @@ func TestHarmlessTextStaysReadable(t *testing.T) {
 func TestSecretChecksMissNothing(t *testing.T) {
 	t.Parallel()
 	pieces := []string{" ", "\"", "'", "\\", ":", "=", "[", "]", "{", "}", "/", "?", "&", "#", "@", "%3A", "%20", "+", "-", "_", ".", ";", ",", "12345", "6", "AA", "AAHabcdefghij", "abcdefghijklmnopqrstuvwxyz0123456789",
-		"://", "https", "user", "Authorization", "bearer", "Basic", "token", "Cookie", "-----BEGIN RSA PRIVATE KEY-----", "-----END", "api", "key", "API Key", "access", "secret", "password", "passphrase", "pwd", "auth", "signature", "credential", "sig", "code", "id", "bot", "x", "sk-", "sk_live_",
+		"://", "https", "user", "Authorization", "bearer", "Basic", "token", "Cookie", "-----BEGIN RSA PRIVATE KEY-----", "-----END", "api", "key", "API Key", "access", "secret", "password", "passphrase", "pwd", "auth", "signature", "credential", "sig", "code", "pass", "credentials", "provided", "--", "%3D", "%26", "\\u0026", ";", "amp;", "hooks.slack.com/services/", "/webhooks/123/", "SG.", "AQ.", ".abcdef.", "id", "bot", "x", "sk-", "sk_live_",
 		"AIza", "ya29.", "GOCSPX-", "eyJ", "AKIA", "ASIA", "ABCDEFGHIJKLMNOP", "gsk", "hf", "ghp", "github_pat", "glpat", "xoxb", "xapp", "nvapi", "pplx", "r8", "fw", "csk", "npm", "bbt", "tgp_v1", "dop_v1", "xai", "\u212a", "\u017f"}
 	matched := make([]bool, len(secrets))
 	for i := range planted {
