@@ -122,6 +122,7 @@ var dialects = []struct {
 		{"quota", "", "Claude AI usage limit reached|1772409600"},
 		{"overloaded", "", `POST "https://api.anthropic.com/v1/messages": 529  {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`},
 		{"context_overflow", `"http_status": 413`, `{"type":"error","error":{"type":"invalid_request_error","message":"Prompt is too long"}}`},
+		{"overloaded", "", "Overloaded"},
 	}},
 	{"Bedrock", []dialectSignal{
 		{"rate_limited", `"error_type": "ClientError"`, "An error occurred (ThrottlingException) when calling the InvokeModel operation (reached max retries: 4): Too many requests, please wait before trying again."},
@@ -270,6 +271,9 @@ var dialects = []struct {
 		{"queue_full", `"http_status": 503`, `{"error":{"message":"The request queue is full.","type":"SERVICE_UNAVAILABLE","code":503}}`},
 		{"context_overflow", `"http_status": 400`, `{"object":"error","message":"The input (9000 tokens) is longer than the model's context length (8192 tokens).","type":"BadRequestError","param":null,"code":400}`},
 		{"context_overflow", `"http_status": 400`, `{"error":"Prompt length (9000) exceeds maximum input length (8192)."}`},
+		{"context_overflow", `"http_status": 400`, `{"message":"too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000. Try using a shorter prompt."}`},
+		{"quota", `"http_status": 429`, `{"error":{"code":"insufficient_user_quota","message":"用户额度不足","type":"new_api_error"}}`},
+		{"context_overflow", `"http_status": 400`, `{"object":"error","message":"Prompt contains 40001 tokens and 0 draft tokens, too large for model with 32768 maximum context length","type":"invalid_request_prompt","param":null,"code":"3051"}`},
 	}},
 	{"Ollama", []dialectSignal{
 		{"refused", "", `Post "http://127.0.0.1:11434/api/generate": dial tcp 127.0.0.1:11434: connect: connection refused`},
@@ -620,6 +624,32 @@ var dialects = []struct {
 		{"context_overflow", `"http_status": 200, "finish_reason": "model_context_window_exceeded", "response": ""`, ""},
 		{"ok", `"http_status": 200, "finish_reason": "model_context_window_exceeded", "response": "As far as it went"`, ""},
 	}},
+	{"the order of the tests", []dialectSignal{
+		{"cancelled", `"http_status": 499, "error_code": "server_is_overloaded"`, "connection refused"},
+		{"cancelled", `"http_status": 500, "error_code": "server_error"`, "context canceled"},
+		{"overloaded", `"http_status": 200, "stream": true, "stream_done": true, "error_type": "overloaded_error", "response": "Half an ans"`, ""},
+		{"overloaded", `"http_status": 503, "error_code": "server_is_overloaded"`, "Loading model"},
+		{"context_overflow", `"http_status": 500, "error_code": "context_length_exceeded"`, "model runner has unexpectedly stopped"},
+		{"crashed", `"http_status": 500`, "model runner has unexpectedly stopped: the context window of 131072 does not fit"},
+		{"model_missing", `"http_status": 404, "error_code": "model_not_found"`, "no running instances"},
+		{"context_overflow", `"http_status": 429`, "prompt is too long for this tier"},
+		{"context_overflow", `"http_status": 413`, "larger than the context window"},
+		{"server_error", `"http_status": 500, "phase": "tls", "error_code": "ECONNREFUSED"`, "connect ECONNREFUSED 10.0.0.9:80"},
+		{"rate_limited", `"http_status": 429, "phase": "stream", "finish_reason": "content_filter"`, ""},
+		{"rate_limited", `"http_status": 429, "error_code": "credit_balance_exhausted"`, "at most 3 concurrent requests"},
+		{"rate_limited", `"http_status": 429, "error_code": "enforced_spend_limit_reached"`, "try again in 59m59s"},
+		{"quota", `"http_status": 429, "error_code": "enforced_spend_limit_reached"`, "try again in 60m"},
+		{"rate_limited", `"http_status": 400`, "Your credit balance is too low for 60 requests per minute"},
+		{"quota", `"http_status": 429, "error_code": "insufficient_quota"`, "x-ratelimit-reset-tokens: 20s"},
+		{"unaffordable", `"http_status": 402, "retry_after_s": 5`, "fewer max_tokens"},
+		{"rate_limited", `"http_status": 429, "error_type": "overloaded_queue"`, ""},
+		{"rate_limited", `"http_status": 429, "retry_after_s": 1`, "slow down"}, // the machine is not local
+		{"truncated", `"http_status": 200, "stream": true, "response": "", "output_tokens": 0`, ""},
+		{"content_blocked", `"http_status": 200, "stream": true, "finish_reason": "content_filter", "response": ""`, ""},
+		{"bad_request", `"http_status": 418`, "I'm a teapot"},
+		{"server_error", `"http_status": 599`, ""},
+		{"unknown", `"http_status": 101`, ""},
+	}},
 	{"other languages", []dialectSignal{
 		{"refused", "", "[Errno 111] Verbindungsaufbau abgelehnt"},
 		{"refused", "", "[WinError 10061] Es konnte keine Verbindung hergestellt werden, da der Zielcomputer die Verbindung verweigerte"},
@@ -652,6 +682,8 @@ var dialects = []struct {
 		{"rate_limited", `"http_status": 402`, "Too many concurrent requests for this plan"},
 		{"rate_limited", `"http_status": 402, "retry_after_s": 3599`, "Payment Required"},
 		{"quota", `"http_status": 402, "retry_after_s": 3600`, "Payment Required"},
+		{"unavailable", `"http_status": 503`, "upstream timed out (110: Connection timed out) while connecting to upstream"},
+		{"rate_limited", `"http_status": 429`, "error code: 1015"},
 	}},
 	{"streams and phases", []dialectSignal{
 		{"truncated", `"http_status": 200, "stream": true, "output_tokens": 90, "response": "Half an ans"`, ""},
@@ -707,6 +739,9 @@ var dialects = []struct {
 		{"auth", `"http_status": 401`, "connection refused by policy"},
 		{"unknown", "", "Invalid configuration: read_timeout must be a number"},
 		{"server_error", `"http_status": 200, "response": "{\"error\": {\"message\": \"slots are gone\"}}"`, ""},
+		{"auth", `"http_status": 401`, "Rate limit exceeded for invalid tokens"},
+		{"gateway_timeout", `"http_status": 504`, "upstream overloaded"},
+		{"ok", `"http_status": 200, "response": "Error: this is a sample stack trace\n    at connResetException", "output_tokens": 20`, ""},
 	}},
 }
 
@@ -715,7 +750,7 @@ var dialects = []struct {
 var wantDialects = map[string]int{
 	"OpenAI": 30, "OpenAI SDK": 24, "Anthropic": 26, "Bedrock": 16, "Gemini": 24, "Vertex": 20, "Azure OpenAI": 18, "OpenRouter": 18, "OpenAI-compatible APIs": 20,
 	"Ollama": 20, "vLLM": 14, "TGI": 12, "llama.cpp": 12, "LM Studio": 10, "LiteLLM": 18, "Python requests": 18, "Python httpx": 18, "Python aiohttp": 18,
-	"Go": 24, "Node": 28, "curl": 20, "Java, Rust, Ruby, .NET": 18, "words in passing": 25,
+	"Go": 24, "Node": 28, "curl": 20, "Java, Rust, Ruby, .NET": 18, "the order of the tests": 24, "words in passing": 25,
 }
 
 func (s dialectSignal) outcome(t testing.TB) json.RawMessage {

@@ -56,16 +56,15 @@ var signals = ready([]signal{
 		"client disconnected", "client closed request", "client closed the connection", "client hung up", "client hang-up", "client has gone away",
 		"signal is aborted without reason", "bodystreambuffer was aborted", "task was canceled", "cancellederror", "*canceledexception", "cancelled by client", "canceled by client", "code = canceled"}, when: hungUp, cause: breaker.Cancelled},
 
-	// The runner behind a 500. What it says of its memory may name the context.
-	{status: between(500, 599).orNone(), texts: []string{"runner has unexpectedly stopped", "process has terminated", "requires more system memory", "process no longer running", "cuda out of memory", "outofmemoryerror",
-		"cuda error", "*enginedeaderror", "engine dead", "enginecore encountered an issue", "background loop has errored"}, cause: breaker.Crashed},
-
 	// Too long, whatever the status: several servers call it a server error.
 	{codes: []string{"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "contextwindowexceedederror", "input_too_long"}, cause: breaker.ContextOverflow},
+	// But what a runner that stopped says of its memory may name the context.
+	{status: between(500, 599).orNone(), texts: []string{"runner has unexpectedly stopped", "process has terminated", "requires more system memory", "process no longer running", "cuda out of memory", "outofmemoryerror",
+		"cuda error", "*enginedeaderror", "engine dead", "enginecore encountered an issue", "background loop has errored"}, cause: breaker.Crashed},
 	{texts: []string{"context length", "context window", "context size", "prompt is too long", "context_length_exceeded", "exceed_context_size_error", "maximum context",
 		"input is too long for requested model", "prompt too long", "input token count exceeds", "exceeds the maximum number of tokens", "contextwindowexceedederror",
 		"inputs tokens + max_new_tokens", "`inputs` tokens + `max_new_tokens`", "`inputs` must have less than", "too many input tokens", "exceed context limit", "maximum model length",
-		"input is too large to process", "maximum input length"}, when: notLoadingModel, cause: breaker.ContextOverflow},
+		"input is too large to process", "maximum input length", "number of tokens in the prompt"}, when: notLoadingModel, cause: breaker.ContextOverflow},
 
 	// The account's money. A short wait beside it means that it is a rate.
 	{status: on(402).orNone(), texts: []string{"fewer max_tokens", "can only afford"}, cause: breaker.Unaffordable},
@@ -92,7 +91,8 @@ var signals = ready([]signal{
 	{status: failed, codes: []string{"overloadederror", "server_is_overloaded", "serveroverloaded", "1305", "engine_overloaded", "engine_overloaded_error", "modelnotreadyexception"}, cause: breaker.Overloaded},
 	{status: on(503), codes: []string{"unavailable", "slow_down"}, cause: breaker.Overloaded},
 	{status: on(503).orNone(), codes: []string{"overloaded"}, cause: breaker.Overloaded},
-	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "server is overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded", "error: overloaded", "experiencing high demand"}, cause: breaker.Overloaded},
+	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "server is overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded", "experiencing high demand"}, cause: breaker.Overloaded},
+	{status: on(503, 500).orNone(), when: onlyOverloaded, cause: breaker.Overloaded},
 	{status: on(503), when: saysUnavailable, cause: breaker.Overloaded},
 
 	// A model on its way into memory.
@@ -104,8 +104,8 @@ var signals = ready([]signal{
 	{status: between(500, 599).orNone(), when: startTimedOut, cause: breaker.ServerError},
 
 	// Models that are not there, or not any more.
-	{status: on(404), texts: []string{"no running instances"}, cause: breaker.Unavailable},
 	{status: on(400, 404).orNone(), codes: []string{"modelnotfound", "invalid_model", "model_not_supported", "model_not_available", "deploymentnotfound", "modelnotfounderror", "model_decommissioned"}, cause: breaker.ModelMissing},
+	{status: on(404), texts: []string{"no running instances"}, cause: breaker.Unavailable},
 	{status: on(400, 404).orNone(), codes: []string{"not_found_error", "resourcenotfoundexception"}, when: noOtherThing, cause: breaker.ModelMissing},
 	{status: on(400, 404).orNone(), texts: []string{"no such model", "unknown model", "is not a valid model", "invalid model name", "no models loaded", "no endpoints found for", "deployment for this resource does not exist", "could not resolve the foundation model"}, cause: breaker.ModelMissing},
 	{status: on(400, 404).orNone(), when: saysModelMissing, cause: breaker.ModelMissing},
@@ -227,10 +227,10 @@ var timeoutCodes = words("timeout", "timeouterror", "etimedout", "esockettimedou
 	"und_err_headers_timeout", "headerstimeouterror", "econnaborted", "deadline_exceeded", "deadlineexceeded", "writetimeout", "servertimeouterror")
 
 var connectTimeoutWords = phrases("connect timeout", "connection timeout", "connecttimeout", "connecttimeouterror", "connect timed out", "connect: connection timed out", "connect: operation timed out", "timed out connecting", "connect etimedout", "connecttimeoutexception",
-	"timeout while connecting", "timed out while connecting", "opentimeout", "und_err_connect_timeout", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party", "errno 110", "errno 60", "os error 110", "winerror 10060")
+	"timeout while connecting", "timed out while connecting", "opentimeout", "aggregateerror [etimedout]", "und_err_connect_timeout", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party", "errno 110", "errno 60", "os error 110", "winerror 10060")
 
 // dialWords say that a connection was being made: a time-out beside them is its.
-var dialWords = phrases("dial tcp", "failed to connect to", "tcp connect error", "client error (connect)", "aggregateerror") // Node tries several addresses
+var dialWords = phrases("dial tcp", "failed to connect to", "tcp connect error", "client error (connect)")
 
 var cutWords = phrases("connection reset", "econnreset", "reset by peer", "socket hang up", "broken pipe", "epipe", "eof", "remote end closed connection", "server disconnected", "connection aborted", "connection closed", "connection was closed", "connection was forcibly closed",
 	"forcibly closed", "other side closed", "goaway", "remoteprotocolerror", "empty reply from server", "stream reset", "stream error", "connection lost", "connectionreseterror", "incomplete envelope", "serverdisconnectederror", "closed by the remote host", "server closed idle connection",
@@ -246,7 +246,7 @@ var wholeCallWords = phrases("context deadline exceeded", "client.timeout", "abo
 
 // quotaCodes and quotaTexts say that the account's money or its contingent is
 // used up; moneyTexts say so as long as the status agrees.
-var quotaCodes = []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_credits", "insufficient_balance", "budget_exceeded", "billing_not_active", "exceeded_current_quota_error", "usage_limit_reached", "arrearage", "1113"}
+var quotaCodes = []string{"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error", "insufficient_user_quota", "insufficient_credits", "insufficient_balance", "budget_exceeded", "billing_not_active", "exceeded_current_quota_error", "usage_limit_reached", "arrearage", "1113"}
 
 var quotaTexts = []string{"enforced_spend_limit_reached", "insufficient_quota", "credit_balance_exhausted", "credit balance is too low", "billing_hard_limit_reached"}
 
@@ -293,6 +293,12 @@ func saysUnavailable(s *seen) bool {
 			return true
 		}
 	}
+}
+
+// onlyOverloaded tells that an error says no more than that.
+func onlyOverloaded(s *seen) bool {
+	rest, found := strings.CutSuffix(strings.TrimRight(s.text, "."), "overloaded")
+	return found && (rest == "" || strings.HasSuffix(rest, ": "))
 }
 
 var startTimeoutWords = phrases("timed out waiting for", "timeout waiting for")
@@ -352,7 +358,7 @@ func noOtherThing(s *seen) bool { return s.text == "" || strings.Contains(s.text
 
 func connectTimedOut(s *seen) bool {
 	return connectTimeoutWords.in(s) && !strings.Contains(s.text, "read tcp") && s.Phase != "stream" && s.Phase != "headers" ||
-		dialWords.in(s) && timedOut(s)
+		(dialWords.in(s) || s.text == "aggregateerror") && timedOut(s) // Node tries all the addresses of a name at once
 }
 
 func timedOut(s *seen) bool { return timeoutWords.in(s) || s.hasCode(timeoutCodes) }
