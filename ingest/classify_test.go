@@ -3,6 +3,7 @@ package ingest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -339,9 +340,30 @@ func TestSignalRows(t *testing.T) {
 				}
 			}
 		}
+		for j, code := range g.codes {
+			if squashed := strings.ReplaceAll(code, "_", ""); slices.Contains(g.codes[:j], code) || squashed != code && slices.Contains(g.codes, squashed) {
+				t.Errorf("row %d (%s): code %q stands twice", i, g.cause, code)
+			}
+		}
+		noneTwice(t, g.list)
 		bare := g.codes == nil && g.texts == nil && g.phases == nil && g.finishes == nil && g.when == nil && g.status.exact == nil && g.status.to == 0 && !g.status.none
 		if bare != (i == len(signals)-1) {
 			t.Errorf("row %d (%s): only the last row may match everything, and it must", i, g.cause)
+		}
+	}
+	for _, list := range []phraseList{timeoutWords, connectTimeoutWords, cutWords, rateWords, missingWords, wholeCallWords, dialWords, brokenWords, startTimeoutWords} {
+		noneTwice(t, list)
+	}
+}
+
+// noneTwice holds that no phrase of a list is found wherever another one is.
+func noneTwice(t *testing.T, list phraseList) {
+	t.Helper()
+	for i := range list {
+		for j := range list {
+			if one, other := &list[i], &list[j]; i != j && one.in(other.text) && (!other.openLeft || one.openLeft || !strings.HasPrefix(other.text, one.text)) && (!other.openRight || one.openRight || !strings.HasSuffix(other.text, one.text)) {
+				t.Errorf("%q is found with %q", other.text, one.text)
+			}
 		}
 	}
 }

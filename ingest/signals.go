@@ -12,7 +12,7 @@ import (
 // do. A row without conditions matches everything.
 type signal struct {
 	status   statuses // zero: any status, and none
-	codes    []string // error_type, error_code, or the same out of the error's body; lower case, without the modules before a class. One without underscores is also for its spelling with them
+	codes    []string // error_type, error_code, or the same out of the error's body; lower case, without the modules before a class; see addCode for underscores
 	texts    []string // phrases in the error text; see phrase
 	phases   []string
 	finishes []string // finish_reason, lower case
@@ -91,7 +91,7 @@ var signals = ready([]signal{
 	{status: failed, codes: []string{"overloadederror", "server_is_overloaded", "serveroverloaded", "1305", "engine_overloaded", "engine_overloaded_error", "modelnotreadyexception"}, cause: breaker.Overloaded},
 	{status: on(503), codes: []string{"unavailable", "slow_down"}, cause: breaker.Overloaded},
 	{status: on(503).orNone(), codes: []string{"overloaded"}, cause: breaker.Overloaded},
-	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "server is overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded", "experiencing high demand"}, cause: breaker.Overloaded},
+	{status: on(503, 500).orNone(), texts: []string{"server overloaded", "is overloaded", "is currently overloaded", "are currently overloaded", "overloaded_error", "server_is_overloaded", "experiencing high demand"}, cause: breaker.Overloaded},
 	{status: on(503, 500).orNone(), when: onlyOverloaded, cause: breaker.Overloaded},
 	{status: on(503), when: saysUnavailable, cause: breaker.Overloaded},
 
@@ -145,7 +145,7 @@ var signals = ready([]signal{
 	{status: unanswered, codes: []string{"econnrefused", "connectionrefused", "connectionrefusederror"}, cause: breaker.Refused},
 	{status: unanswered, texts: []string{"connection refused", "econnrefused", "actively refused", "connectionrefusederror", "errno 111", "errno 61", "os error 111", "winerror 10061", "couldn't connect to server", "could not connect to server", "err_connection_refused"}, cause: breaker.Refused},
 	{status: unanswered, codes: []string{"ehostunreach", "enetunreach", "ehostdown", "enetdown"}, cause: breaker.Unreachable},
-	{status: unanswered, texts: []string{"no route to host", "host is unreachable", "host unreachable", "network is unreachable", "network unreachable", "ehostunreach", "enetunreach", "host is down", "ehostdown", "no route", "network is down",
+	{status: unanswered, texts: []string{"host is unreachable", "host unreachable", "network is unreachable", "network unreachable", "ehostunreach", "enetunreach", "host is down", "ehostdown", "no route", "network is down",
 		"unreachable host", "unreachable network", "err_internet_disconnected", "err_address_unreachable", "errno 113", "errno 101", "errno 65", "errno 51", "winerror 10065", "winerror 10051"}, cause: breaker.Unreachable},
 	{status: unanswered, when: tlsCode, cause: breaker.TLS},
 	{status: unanswered, texts: []string{"x509", "certificate", "certificate_verify_failed", "tls handshake", "ssl handshake", "handshake failure", "handshake failed", "handshake error", "handshake operation timed out", "sslhandshakeexception", "ssl connection could not be established", "ssl/tls secure channel", "http response to https client", "sslerror", "sslcertverificationerror", "ssl routines", "tls:", "ssl: ", "wrong version number",
@@ -221,18 +221,18 @@ func ready(table []signal) []signal {
 }
 
 // timeoutWords are the ways in which clients say that their time ran out.
-var timeoutWords = phrases("*timeout", "*timeouterror", "*timeoutexception", "*timeouted", "timed out", "timed-out", "deadline exceeded", "deadline_exceeded", "etimedout", "esockettimedout", "time-out", "time out", "timeout:", "aborted due to timeout", "deadline has elapsed", "und_err_headers_timeout")
+var timeoutWords = phrases("*timeout", "*timeouterror", "*timeoutexception", "*timeouted", "timed out", "timed-out", "deadline exceeded", "deadline_exceeded", "etimedout", "esockettimedout", "time-out", "time out", "deadline has elapsed", "und_err_headers_timeout")
 
 var timeoutCodes = words("timeout", "timeouterror", "etimedout", "esockettimedout", "readtimeout", "readtimeouterror", "apitimeouterror", "timeoutexception", "sockettimeout", "sockettimeouterror", "sockettimeoutexception",
 	"und_err_headers_timeout", "headerstimeouterror", "econnaborted", "deadline_exceeded", "deadlineexceeded", "writetimeout", "servertimeouterror")
 
-var connectTimeoutWords = phrases("connect timeout", "connection timeout", "connecttimeout", "connecttimeouterror", "connect timed out", "connect: connection timed out", "connect: operation timed out", "timed out connecting", "connect etimedout", "connecttimeoutexception",
+var connectTimeoutWords = phrases("connect timeout", "connection timeout", "connecttimeout", "connecttimeouterror", "connect timed out", "connect: operation timed out", "timed out connecting", "connect etimedout", "connecttimeoutexception",
 	"timeout while connecting", "timed out while connecting", "opentimeout", "aggregateerror [etimedout]", "und_err_connect_timeout", "connection attempt timed out", "connection timed out", "err_connection_timed_out", "connection attempt failed because the connected party", "errno 110", "errno 60", "os error 110", "winerror 10060")
 
 // dialWords say that a connection was being made: a time-out beside them is its.
 var dialWords = phrases("dial tcp", "failed to connect to", "tcp connect error", "client error (connect)")
 
-var cutWords = phrases("connection reset", "econnreset", "reset by peer", "socket hang up", "broken pipe", "epipe", "eof", "remote end closed connection", "server disconnected", "connection aborted", "connection closed", "connection was closed", "connection was forcibly closed",
+var cutWords = phrases("connection reset", "econnreset", "reset by peer", "socket hang up", "broken pipe", "epipe", "eof", "remote end closed connection", "server disconnected", "connection aborted", "connection closed", "connection was closed",
 	"forcibly closed", "other side closed", "goaway", "remoteprotocolerror", "empty reply from server", "stream reset", "stream error", "connection lost", "connectionreseterror", "incomplete envelope", "serverdisconnectederror", "closed by the remote host", "server closed idle connection",
 	"server closed the connection", "err_connection_reset", "err_empty_response", "use of closed network connection", "remotedisconnected", "not closed cleanly", "connection broken", "connection was lost", "readerror", "writeerror", "errno 104", "errno 54", "errno 32", "os error 104", "winerror 10054", "errno 103", "winerror 10053", "connection abort", "connection was aborted", "no close frame", "closing transport", "stream was reset", "unexpected end of stream", "header parser received no bytes", "prematurely closed",
 	"http2 framing layer", "ssl_read", "terminated")
