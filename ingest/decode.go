@@ -171,10 +171,9 @@ func (v value) describe() string {
 
 // excerpt cuts s for an error message; nothing secret survives it.
 func excerpt(s string) string {
-	if len(s) > 4*maxExcerpt {
-		s = s[:4*maxExcerpt]
-	}
-	s = scrub(s)
+	// What is cut here is no secret that is recognised only by its end: far less
+	// than this is told.
+	s = scrub(s[:min(len(s), maxErrorText)])
 	if utf8.RuneCountInString(s) <= maxExcerpt {
 		return s
 	}

@@ -227,3 +227,15 @@ func TestReprIsRead(t *testing.T) {
 		}
 	})
 }
+
+// A secret that is recognised by what follows it does not show in an excerpt,
+// however long it is.
+func TestExcerptsOfLongSecrets(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{20, 200, 2000} {
+		password := strings.Repeat("hunter2", n/7+1)
+		if got := excerpt("http://me:" + password + "@gpu-box:11434/"); strings.Contains(got, "hunter2") {
+			t.Errorf("a password of %d bytes shows: %s", len(password), got)
+		}
+	}
+}
