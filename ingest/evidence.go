@@ -28,11 +28,13 @@ type secret struct {
 }
 
 // The pieces of the patterns: what may stand before a bare key, which within
-// JSON or a URL is the end of an escape; and what follows the name of a secret,
-// all that stands between quotes, also in JSON within JSON, or one word.
+// JSON or a URL is the end of an escape; what may stand before a quote, which is
+// a list, a class or bytes; and what follows the name of a secret, all that
+// stands between quotes, also in JSON within JSON, or one word.
 const (
 	edge        = `(?:\b|\\[bfnrt]|(?:%|\\u00)[0-9A-Fa-f]{2})`
-	secretValue = `[\\"']*\s*(?:[:=]|%3[AaDd])\s*(?:\\+"((?:[^"\\]|\\\\\\"|\\[^"])+)|"((?:[^"\\]|\\.)+)|'((?:[^'\\]|\\.)+)|\[?((?:[^\s"'&,;<>\[\]{}\\]|\\[^\s"'\\nrtu])+))`
+	opening     = `\[?(?:[A-Za-z]+\()?b?`
+	secretValue = `[\\"']*\s*(?:[:=]|%3[AaDd])\s*(?:` + opening + `\\+"((?:[^"\\]|\\\\\\"|\\[^"])+)|` + opening + `"((?:[^"\\]|\\.)+)|` + opening + `'((?:[^'\\]|\\.)+)|\[?((?:[^\s"'&,;<>\[\]{}\\]|\\[^\s"'\\nrtu])+))`
 )
 
 // secrets are replaced in this order: those that keep a word of their
@@ -40,8 +42,8 @@ const (
 var secrets = []secret{
 	// A password may hold what ends it elsewhere; a port is no password.
 	{hasUserInfo, regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://(?:([^\s/?#"'<>]*)|([^\s/?#"'<>:@\[]*:[^\s/?#"'<>@:]*[^0-9\s/?#"'<>@:][^\s/?#"'<>@]*[/?#][^\s"'<>]*))@`), nil},
-	{has("authorization"), regexp.MustCompile(`(?i)\bauthorization[\\"']*\s*[:=]\s*[\\"'\[]*(?:(?:bearer|basic|token|digest|apikey)\s+)?([^\s"',;<>\[\]\\]+)`), nil},
-	{has("bearer"), regexp.MustCompile(`(?i)\bbearer(?:[ \t:=]+|%20|\+)(?:token\b[ \t:=]*)?[\\"']*([^\s"',;<>\\]+)`), plainWord},
+	{has("authorization"), regexp.MustCompile(`(?i)\bauthorization[\\"']*\s*[:=]\s*[\\"'\[]*(?:(?:bearer|basic|token|digest|apikey)\s+)*([^\s"',;<>\[\]\\]+)`), nil},
+	{has("bearer"), regexp.MustCompile(`(?i)\bbearer(?:[ \t:=]+|%20|\+|\\t)(?:[\\"'(]*(?:token|bearer)\b[ \t:=]*)*[\\"'(]*([^\s"',;<>()\\]+)`), plainWord},
 	{has("basic "), regexp.MustCompile(`(?i)\bbasic[ \t]+([A-Za-z0-9+/_=-]{8,})`), lowerLetters},
 	{has("cookie"), regexp.MustCompile(`(?i)\bcookie[\\"']*\s*[:=]\s*[\\"'\[]*([^"'\\\]]+)`), nil},
 	{has("private key-----"), regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(.+?)(?:-----END|$)`), nil},
@@ -49,12 +51,14 @@ var secrets = []secret{
 	{namesSecret, regexp.MustCompile(`(?i)(?:[a-z0-9]+[_-]token[\\"']*\s*[:=]\s*[\\"'\[]*|["']token\\*["']\s*[:=]\s*\\*["']|\btoken=\\*["']?)([^\s"'&,;<>\[\]{}\\]{8,})|\bpass=["']?([^\s"'&,;<>\\]+)`), nil},
 	{has("--"), regexp.MustCompile(`(?i)--[a-z-]*(?:key|token|secret|password)[ =]["']?([^\s"']+)`), plainWord},
 	{saysToken, regexp.MustCompile(`(?i)\b(?:token|api[ _-]?key)["']?[ :=]+["'\[]?([A-Za-z0-9_.~+/=-]{16,})`), noDigits},
+	{has("('", `("`, `(\`, "(b'", `(b"`, `(b\`), regexp.MustCompile(`(?i)\(b?\\*["'](?:[a-z0-9]+[_-])*(?:[a-z]*key|token|secret|authorization|cookie|password)\\*["'],\s*b?\\*["'](?:(?:bearer|basic|token)\s+)*([^"'\\]+)`), nil}, // a header as Python prints it
 	{has("hooks.slack.com/", "/webhooks/"), regexp.MustCompile(`hooks\.slack\.com/[a-z]+/([A-Za-z0-9/_-]+)|/webhooks/[0-9]+/([A-Za-z0-9_-]{10,})`), nil},
 	{namesBot, regexp.MustCompile(`(?:^|[^0-9])([0-9]{5,}(?::|%3[Aa])(?:[A-Za-z0-9_-]{30,}|AA[A-Za-z0-9_-]{8,}))`), nil},
 	{dottedInSeven, regexp.MustCompile(edge + `([A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{25,})`), nil}, // a bot's on Discord
 	{has("sk-"), regexp.MustCompile(edge + `([a-z]{0,3}sk-[A-Za-z0-9_*.-]{6,})`), hyphened},
 	{has("aiza", "ya29.", "gocspx-", "aq.", "sg."), regexp.MustCompile(edge + `(AIza[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_.-]{10,}|GOCSPX-[A-Za-z0-9_-]{10,}|AQ\.[A-Za-z0-9_-]{20,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})`), nil},
 	{has("eyj"), regexp.MustCompile(edge + `(eyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,})`), nil},
+	{has("dapi"), regexp.MustCompile(edge + `(dapi[0-9a-f]{32}(?:-[0-9]+)?)`), nil},
 	{has("akia", "asia"), regexp.MustCompile(edge + `(A[KS]IA[A-Z0-9]{12,})(?:[^A-Za-z0-9+/]{1,6}([A-Za-z0-9+/]{40}))?`), nil},
 	{before('_', "gsk", "hf", "ghp", "gho", "ghu", "ghs", "ghr", "pat", "npm", "r8", "fw", "jina", "glpat", "nvapi", "pplx", "csk", "xoxb", "xoxp", "xoxa", "xoxr", "xoxs", "live", "test", "v1", "lsv2", "whsec", "bbt"),
 		regexp.MustCompile(edge + `((?:gsk|hf|gh[pousr]|npm|r8|fw)_[A-Za-z0-9]{10,}|jina_[A-Za-z0-9]{20,}|(?:github_pat|glpat|nvapi|pplx|csk|xox[abprs]|[sprw]k_live|[sprw]k_test|tgp_v1|dop_v1|lsv2|whsec|bbt)_[A-Za-z0-9_-]{10,})`), nil},

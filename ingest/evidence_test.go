@@ -18,7 +18,7 @@ var planted = []string{
 	"xai-PLANTED0123456789abcdef", "nvapi-PLANTED0123456789abcdef", "pplx-PLANTED0123456789abcdef", "r8_PLANTED0123456789abcdef", "fw_PLANTED0123456789abcdef", "csk-PLANTED0123456789abcdef",
 	"AKIAPLANTED012345678", "ASIAPLANTED012345678", "123456:AAPLANTED-0123456789_abcdefghijklmnop", "987654321:AAHPLANTED01", "sk_live_PLANTED0123456789", "npm_PLANTED0123456789abcdefghijklmnopq",
 	"xoxe-1-PLANTED0123456789", "xoxe.xoxp-1-PLANTED0123456789", "AQ.PLANTED0123456789abcdefghijklm", "SG.PLANTED0123456789.PLANTED0123456789abcdef", "MTk4PLANTEDzODcxOTI1MjQ4.Cl2FMQ.PLANTED1XVW7vRze4b7Cq4se7kKWs",
-	"lsv2_pt_PLANTED0123456789", "whsec_PLANTED0123456789", "tvly-dev-PLANTED0123456789", "gho_PLANTED0123456789abcdef", "AKIAPLANTED012345678:wJalrXUtnFEMI/K7MDENG/bPxRfiCPLANTED+key",
+	"dapi0123456789abcdef0123456789abcdef", "lsv2_pt_PLANTED0123456789", "whsec_PLANTED0123456789", "tvly-dev-PLANTED0123456789", "gho_PLANTED0123456789abcdef", "AKIAPLANTED012345678:wJalrXUtnFEMI/K7MDENG/bPxRfiCPLANTED+key",
 	"eyJhbGciOiJIUzI1NiJ9.eyJQTEFOVEVEIjoxfQ.PLANTED-sig_0123", "eyJQTEFOVEVEPLANTED0123456789",
 }
 
@@ -42,6 +42,8 @@ var namedCarriers = []string{
 	`parse "postgres://app:p#%s@db/x": invalid port ":p" after host`, "http://user:pa/%s@gpu-box/x", "redis://:p?%s@cache:6379",
 	`https://gpu-box/x?a=b\u0026key=%s`, "https://gpu-box/x?a=b&amp;key=%s", "url=https%%3A%%2F%%2Fgpu-box%%2F%%3Fkey%%3D%s", "https://gpu-box/x?pass=%s", "host=db user=app pass=%s",
 	"AccountKey=%s;EndpointSuffix=core.windows.net", `{"credentials": "%s"}`, "Incorrect API key provided: %s", "vllm serve --api-key %s", "--token='%s'", "Bearer: %s",
+	"Bearer Bearer %s", "Authorization: Bearer Bearer %s", "Bearer (Bearer %s)", "x-api-key: Bearer Bearer %s", `{"header": "Bearer\t%s"}`,
+	"Headers([('x-api-key', '%s')])", "[(b'x-goog-api-key', b'%s'), (b'server', b'x')]", `[(\"api-key\", \"%s\")]`, "[('authorization', 'Basic %s')]", `{"X-Api-Key": ["%s"]}`, "api_key=SecretStr('%s')", "{b'x-api-key': b'%s'}",
 }
 
 func TestNoSecretIsKept(t *testing.T) {
@@ -118,6 +120,9 @@ func TestHarmlessTextStaysReadable(t *testing.T) {
 		"secretary: absent, keyboard: none",
 		"https://gpu-box:8080/v1/models?limit=20@end",
 		"mail ops@example.com about http://gpu-box/status",
+		"missing fields: ['api_key', 'model']",
+		"{'loc': ('body', 'api_key'), 'msg': 'Field required'}",
+		"expected a bearer token, got Bearer",
 		"unexpected token 1234 at position 7",
 		"API key not valid. Please pass a valid API key.",
 		"invalid tokenizer configuration: key must be a string",
@@ -137,7 +142,7 @@ func TestHarmlessTextStaysReadable(t *testing.T) {
 func TestSecretChecksMissNothing(t *testing.T) {
 	t.Parallel()
 	pieces := []string{" ", "\"", "'", "\\", ":", "=", "[", "]", "{", "}", "/", "?", "&", "#", "@", "%3A", "%20", "+", "-", "_", ".", ";", ",", "12345", "6", "AA", "AAHabcdefghij", "abcdefghijklmnopqrstuvwxyz0123456789",
-		"://", "https", "user", "Authorization", "bearer", "Basic", "token", "Cookie", "-----BEGIN RSA PRIVATE KEY-----", "-----END", "api", "key", "API Key", "access", "secret", "password", "passphrase", "pwd", "auth", "signature", "credential", "sig", "code", "pass", "credentials", "provided", "--", "%3D", "%26", "\\u0026", ";", "amp;", "hooks.slack.com/services/", "/webhooks/123/", "SG.", "AQ.", ".abcdef.", "id", "bot", "x", "sk-", "sk_live_",
+		"://", "https", "user", "Authorization", "bearer", "Basic", "token", "Cookie", "-----BEGIN RSA PRIVATE KEY-----", "-----END", "api", "key", "API Key", "access", "secret", "password", "passphrase", "pwd", "auth", "signature", "credential", "sig", "code", "pass", "credentials", "provided", "--", "%3D", "%26", "\\u0026", ";", "amp;", "hooks.slack.com/services/", "/webhooks/123/", "SG.", "AQ.", ".abcdef.", "(b'", "',", "SecretStr(", "dapi", "id", "bot", "x", "sk-", "sk_live_",
 		"AIza", "ya29.", "GOCSPX-", "eyJ", "AKIA", "ASIA", "ABCDEFGHIJKLMNOP", "gsk", "hf", "ghp", "github_pat", "glpat", "xoxb", "xapp", "nvapi", "pplx", "r8", "fw", "csk", "npm", "bbt", "tgp_v1", "dop_v1", "xai", "\u212a", "\u017f"}
 	matched := make([]bool, len(secrets))
 	for i := range planted {
