@@ -102,7 +102,7 @@ func (s *seen) prepare() {
 	s.addCode(s.ErrorType)
 	s.addCode(s.ErrorCode)
 	s.inside = s.status/100 == 2
-	if s.rawText == "" && s.Response != nil && (s.inside || s.status == 0) && !answered[s.FinishReason] {
+	if s.rawText == "" && s.Response != nil && (s.inside || s.status == 0) {
 		s.rawText = errorInside(s.Response)
 		gist = bothEnds(s.rawText)
 	}
@@ -156,10 +156,6 @@ func (s *seen) waitFor(text string) {
 		s.retryAfter, s.retryAfterSet = wait, true
 	}
 }
-
-// answered are the finish reasons of an answer: what stands in it is the
-// model's, also where it is an error in the words of a server.
-var answered = words("stop", "stop_sequence", "end_turn", "eos", "eos_token", "length", "max_tokens", "max_output_tokens", "tool_calls", "tool_use", "tool_call", "function_call")
 
 // codeLeads are the words before the codes that gRPC and the clients of AWS put
 // into their sentences.
