@@ -377,15 +377,26 @@ func (e *Engine) breaker(r *rule, l *Labels) *breaker {
 const idle = instant(time.Hour)
 
 // evict drops the longest idle twentieth of the rule's breakers that carry
-// nothing worth keeping; false when there is none.
+// nothing worth keeping; false when there is none. It does not look again
+// before one may have become free, so that a flood of names costs no search each.
 func (e *Engine) evict(r *rule) bool {
+	if e.now < r.fullUntil {
+		return false
+	}
 	var free []*breaker
+	next := e.now + idle // whatever is used or moves from now on is not free before
 	for b := range r.each {
-		p := b.was()
-		decayed := p.closedAt == 0 || int64(p.exponent) <= int64((e.now-p.closedAt)/instant(r.StableAfter))
-		if b.state == Closed && p.incident == 0 && b.run == 0 && p.override == nil && decayed && e.now-b.used >= idle {
+		switch at, ok := b.freeAt(); {
+		case !ok:
+		case at <= e.now:
 			free = append(free, b)
+		default:
+			next = min(next, at)
 		}
+	}
+	if len(free) == 0 {
+		r.fullUntil = next
+		return false
 	}
 	slices.SortFunc(free, func(x, y *breaker) int {
 		return cmp.Or(cmp.Compare(x.used, y.used), strings.Compare(x.name(), y.name()))
@@ -396,7 +407,21 @@ func (e *Engine) evict(r *rule) bool {
 		b.dirty = false
 		e.gone++
 	}
-	return len(free) > 0
+	return true
+}
+
+// freeAt is the moment from which on the breaker carries nothing worth keeping,
+// if nothing happens to it until then; false when something has to.
+func (b *breaker) freeAt() (at instant, ok bool) {
+	p := b.was()
+	if b.state != Closed || p.incident != 0 || b.run != 0 || p.override != nil {
+		return 0, false
+	}
+	at = b.used + idle
+	if p.closedAt != 0 {
+		at = max(at, p.closedAt+instant(p.exponent)*instant(b.rule.StableAfter))
+	}
+	return at, true
 }
 
 // touch notes that the breaker's state has to be stored again.

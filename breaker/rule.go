@@ -353,6 +353,8 @@ type rule struct {
 	byCause  map[Cause]Duration
 	breakers map[uint64]*breaker // by the hash of their labels
 	size     int
+	// fullUntil is a moment before which no breaker can be evicted.
+	fullUntil instant
 }
 
 // compile checks the rule and makes it ready. A disabled rule needs a name only.
