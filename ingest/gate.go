@@ -24,6 +24,9 @@ const (
 	maxGatePath      = 256     // bytes of a field's path
 	maxAllowedValues = 10_000  // of all fields together
 	maxAllowedBytes  = 1 << 20 // of an outcome's allowed values, as JSON
+	// maxFieldWork bounds what one answer may cost, in its values times the names
+	// in the paths of the fields that are looked for.
+	maxFieldWork = 1_000_000
 )
 
 // Gate is a set of cheap checks that an answer has to pass before it counts as
@@ -367,13 +370,24 @@ func (g *gate) judgeJSON(s *seen, text string, own []allowedField) (breaker.Caus
 			return breaker.Schema, why
 		}
 	}
+	left := maxFieldWork
+	tooLarge := func(field string) bool {
+		left -= doc.values * (1 + strings.Count(field, "."))
+		return left < 0
+	}
 	for _, field := range g.required {
+		if tooLarge(field) {
+			return breaker.MissingField, fmt.Sprintf("the response is too large for its fields: %d steps to look for them are made", maxFieldWork)
+		}
 		if !present(doc.value, field) {
 			return breaker.MissingField, fmt.Sprintf("the field %s is missing", excerpt(field))
 		}
 	}
 	for _, list := range [...][]allowedField{g.allowed, own} {
 		for _, field := range list {
+			if tooLarge(field.path) {
+				return breaker.BadReference, fmt.Sprintf("the response is too large for its fields: %d steps to look for them are made", maxFieldWork)
+			}
 			if !field.holds(doc.value) {
 				return breaker.BadReference, fmt.Sprintf("the field %s has a value that is not allowed", excerpt(field.path))
 			}
@@ -440,7 +454,11 @@ func readAllowed(v value) (list []allowedField, message string) {
 			field.values[canonical(plain)] = true
 			return true
 		})
-		list = append(list, field)
+		if i := slices.IndexFunc(list, func(f allowedField) bool { return f.path == name }); i >= 0 {
+			list[i] = field // the last one counts
+		} else {
+			list = append(list, field)
+		}
 	})
 	return list, message
 }

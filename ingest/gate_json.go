@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,10 +185,7 @@ func appendCanonical(b []byte, v any) []byte {
 	case string:
 		return strconv.AppendQuote(b, v)
 	case json.Number:
-		if r, ok := new(big.Rat).SetString(string(v)); ok {
-			return append(b, r.RatString()...)
-		}
-		return append(b, v...)
+		return appendNumber(b, string(v))
 	case []any:
 		b = append(b, '[')
 		for _, part := range v {
@@ -205,6 +201,28 @@ func appendCanonical(b []byte, v any) []byte {
 		return append(b, '}')
 	}
 	panic(fmt.Sprintf("no value of JSON: %T", v))
+}
+
+// appendNumber writes a number of boundNumber by its digits from the first to
+// the last that is not 0, and the exponent of the last.
+func appendNumber(b []byte, text string) []byte {
+	mantissa, exponent := text, 0
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		exponent, _ = strconv.Atoi(text[i+1:])
+		mantissa = text[:i]
+	}
+	mantissa, negative := strings.CutPrefix(mantissa, "-")
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	exponent -= len(fraction)
+	last := strings.TrimRight(digits, "0")
+	if exponent += len(digits) - len(last); last == "" {
+		return append(b, '0')
+	}
+	if negative {
+		b = append(b, '-')
+	}
+	return strconv.AppendInt(append(append(b, last...), 'e'), int64(exponent), 10)
 }
 
 // present tells whether the field is there and not null, in every element of

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/big"
 	"os"
 	"path"
 	"path/filepath"
@@ -367,6 +368,66 @@ func TestCanonicalProperty(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Numbers are the same if and only if they are worth the same.
+func TestCanonicalNumbers(t *testing.T) {
+	t.Parallel()
+	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,2}0{0,3})(\.[0-9]{1,3}0{0,3})?([eE][+-]?0?[0-9])?`)
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := number.Draw(t, "a"), number.Draw(t, "b")
+		if rapid.Bool().Draw(t, "zeros") {
+			b = a + "e00"
+			if strings.ContainsAny(a, "eE") {
+				b = a
+			}
+		}
+		ra, _ := new(big.Rat).SetString(a)
+		rb, _ := new(big.Rat).SetString(b)
+		one, two := canonical(json.Number(a)), canonical(json.Number(b))
+		if (one == two) != (ra.Cmp(rb) == 0) {
+			t.Fatalf("%s is %s and %s is %s", a, one, b, two)
+		}
+		if again, ok := new(big.Rat).SetString(one); !ok || again.Cmp(ra) != 0 {
+			t.Fatalf("%s became %s", a, one)
+		}
+	})
+}
+
+// What an answer costs is bounded, whatever fields are looked for in it.
+func TestFieldsOfHugeAnswers(t *testing.T) {
+	t.Parallel()
+	list := func(element string, n int) string { return "[" + strings.Repeat(element+",", n-1) + element + "]" }
+	deep := func(n int) string {
+		fields := make([]string, n)
+		for i := range fields {
+			fields[i] = fmt.Sprintf(`"f%d%s":[1]`, i, strings.Repeat(".a", 99))
+		}
+		return strings.Join(fields, ",")
+	}
+	for _, c := range []struct {
+		name, response, allowed string
+		want                    breaker.Cause
+	}{
+		{"many fields, many values", list("{}", 20_000), deep(100), breaker.BadReference},
+		{"many fields, few values", list("{}", 90), deep(100), breaker.OK},
+		{"one field, many values", `{"id":` + list("1e400", 10_000) + "}", `"id":[1e400]`, breaker.OK},
+		{"one field again and again", `{"id":` + list("1", 10_000) + "}", strings.Repeat(`"id":[2],`, 199) + `"id":[1]`, breaker.OK},
+	} {
+		raw := `{"agent":"a","machine":"m","cause":"ok","response":` + c.response + `,"allowed":{` + c.allowed + "}}"
+		o, errs, _ := DecodeOutcome(json.RawMessage(raw), time.Unix(1e9, 0))
+		if o.Cause != c.want || errs != nil {
+			t.Errorf("%s: %s %q, %v; want %s", c.name, o.Cause, o.Error, errs, c.want)
+		}
+	}
+	g, err := NewGates([]Gate{{Required: []string{"x" + strings.Repeat(".a", 99)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := `{"agent":"a","machine":"m","cause":"ok","response":` + list("{}", 20_000) + "}"
+	if o, _, _ := (Decoder{Gates: g}).Outcome(json.RawMessage(raw), time.Unix(1e9, 0)); o.Cause != breaker.MissingField || !strings.Contains(o.Error, "too large for its fields") {
+		t.Errorf("a required field: %s %q", o.Cause, o.Error)
+	}
 }
 
 func must(text []byte, err error) []byte {
