@@ -136,8 +136,8 @@ func (h *healthChecks) ask(ctx context.Context, machine string) (status int, err
 	return resp.StatusCode, nil
 }
 
-// healthError is why nothing answered, without the address. What the machine
-// said instead of HTTP may be in it, so it is cut and scrubbed.
+// healthError is why nothing answered, without the address. Of what the machine
+// said instead of HTTP nothing is told: it may repeat the path or the header.
 func healthError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return errors.New("no answer within " + healthLimit.String())
@@ -145,8 +145,14 @@ func healthError(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
-	if errors.Is(err, io.EOF) {
+	network, isNetwork := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, io.EOF):
 		return errors.New("the connection was closed without an answer")
+	case isNetwork:
+		return errors.New(ingest.Evidence(network.Error()))
+	case strings.HasPrefix(err.Error(), "tls: "), errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New(ingest.Evidence(err.Error()))
 	}
-	return errors.New(ingest.Evidence(err.Error()))
+	return errors.New("the answer is not HTTP, or has too long a header")
 }

@@ -123,8 +123,11 @@ func TestHealthAtTheStart(t *testing.T) {
 	moved, movedAsks := answering(t, code(302))
 	l := newHealthLab(t, map[string]string{
 		"ok": ok, "broken": broken, "moved": moved, "dead": nowhere(t), "closing": mute(t, ""),
-		"chatty":  mute(t, strings.Repeat("\x1b[31mnonsense sk-0123456789abcdef0123 ", 1000)+"\r\n\r\n"),
-		"endless": mute(t, "HTTP/1.1 200 OK\r\nX-Long: "+strings.Repeat("x", 1<<20)+"\r\n\r\n"),
+		"chatty":   mute(t, strings.Repeat("\x1b[31mnonsense sk-0123456789abcdef0123 ", 1000)+"\r\n\r\n"),
+		"endless":  mute(t, "HTTP/1.1 200 OK\r\nX-Long: "+strings.Repeat("x", 1<<20)+"\r\n\r\n"),
+		"status":   mute(t, "HTTP/1.1 /hunter2\r\n\r\n"), // what it was asked for
+		"header":   mute(t, "HTTP/1.1 200 OK\r\n/hunter2\r\n\r\n"),
+		"redirect": mute(t, "HTTP/1.1 302 Found\r\nLocation: http://[/hunter2\r\n\r\n"),
 	})
 	l.boot(t.Context())
 	if asks.Load() != 1 || movedAsks.Load() != 1 {
@@ -145,10 +148,10 @@ func TestHealthAtTheStart(t *testing.T) {
 			t.Errorf("%s: evidence %q", tr.Machine, evidence)
 		}
 	}
-	if want := []string{"chatty", "closing", "dead", "endless"}; !slices.Equal(opened, want) {
+	if want := []string{"chatty", "closing", "dead", "endless", "header", "redirect", "status"}; !slices.Equal(opened, want) {
 		t.Errorf("opened %q, want %q: any answer in HTTP shows that the machine is there", opened, want)
 	}
-	for _, want := range []string{"the health check is not answered", "machine=dead", "opened=\"reachability{machine=dead}\"", "machines=7 answered=3"} {
+	for _, want := range []string{"the health check is not answered", "machine=dead", "opened=\"reachability{machine=dead}\"", "machines=10 answered=3"} {
 		if !strings.Contains(l.log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, l.log.String())
 		}
