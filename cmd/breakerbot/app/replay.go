@@ -259,6 +259,15 @@ func (r *replay) drain(list []scriptTransition) []scriptTransition {
 	return list
 }
 
+// scriptMillis is a duration of a script, which may be as long as the script's
+// own time.
+func scriptMillis(field string, ms int64) (time.Duration, error) {
+	if ms < 0 || ms > 1e12 {
+		return 0, fmt.Errorf("%s: %d is out of range: 0 to 1e12 are allowed", field, ms)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
 func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
 	given := 0
 	for _, is := range []bool{l.Outcome != nil, l.Permit != nil, l.Release != "", l.Extend != "", l.Route != nil,
@@ -295,7 +304,11 @@ func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("extend: %w", err)
 		}
-		expires, _, err := r.engine.Extend(now, permit, time.Duration(l.TimeoutMS)*time.Millisecond)
+		timeout, err := scriptMillis("timeout_ms", l.TimeoutMS)
+		if err != nil {
+			return nil, fmt.Errorf("extend: %w", err)
+		}
+		expires, _, err := r.engine.Extend(now, permit, timeout)
 		if errors.Is(err, breaker.ErrLeaseOver) {
 			return map[string]string{"error": err.Error()}, nil
 		}
@@ -304,9 +317,11 @@ func (r *replay) act(l *scriptLine, now time.Time) (any, error) {
 		return ingest.CircuitJSON(r.engine.Circuit(now, *l.Circuit), now), nil
 	case l.Control != nil:
 		c := l.Control
-		v, _, err := r.engine.Control(now, breaker.Control{
-			Breaker: c.Breaker, Op: c.Op, For: time.Duration(c.ForMS) * time.Millisecond, Actor: c.Actor, Reason: c.Reason,
-		})
+		hold, err := scriptMillis("for_ms", c.ForMS)
+		if err != nil {
+			return nil, fmt.Errorf("control: %w", err)
+		}
+		v, _, err := r.engine.Control(now, breaker.Control{Breaker: c.Breaker, Op: c.Op, For: hold, Actor: c.Actor, Reason: c.Reason})
 		if err != nil {
 			return nil, fmt.Errorf("control: %w", err)
 		}

@@ -90,6 +90,8 @@ func TestReplayScriptErrorsNameTheLine(t *testing.T) {
 	for name, tc := range map[string]struct{ script, want string }{
 		"no JSON":       {"{\"builtin_rules\": true}\n{nonsense}", "line 2: "},
 		"no t":          {"{\"builtin_rules\": true}\n{\"outcome\": {}}", "line 2: t is missing"},
+		"long hold":     {`{"t": 0, "control": {"breaker": "r{machine=m}", "op": "hold-open", "for_ms": 18446744073710}}`, "line 1: control: for_ms: 18446744073710 is out of range"},
+		"long timeout":  {"{\"t\": 0, \"permit\": {\"agent\": \"a\", \"machine\": \"m\"}, \"as\": \"p\"}\n{\"t\": 0, \"extend\": \"$p\", \"timeout_ms\": -1}", "line 2: extend: timeout_ms: -1 is out of range"},
 		"falling t":     {"{\"t\": 5, \"restart\": {}}\n{\"t\": 4, \"restart\": {}}", "line 2: t: 4 is before 5"},
 		"no action":     {"{\"t\": 5}", "line 1: 0 actions"},
 		"two actions":   {"{\"t\": 5, \"restart\": {}, \"circuit\": {\"machine\": \"m\"}}", "line 1: 2 actions"},
