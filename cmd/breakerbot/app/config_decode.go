@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"cmp"
 	"encoding"
 	"encoding/json"
@@ -130,6 +131,7 @@ func decode(data []byte, into any, p *problems) {
 		p.add(place{line: 1, column: 1}, "", "the file is not UTF-8 text")
 		return
 	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // as some editors begin a file
 	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		where, text := place{line: 1, column: 1}, "is no YAML"

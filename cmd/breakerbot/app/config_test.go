@@ -250,6 +250,10 @@ func TestProblems(t *testing.T) {
 			text: "listen: 127.0.0.1:1\nlissten: x\n",
 			want: []string{"b.yaml:2:1: lissten: unknown key: … did you mean listen?"},
 		},
+		"unknown key after a byte order mark": {
+			text: "\ufefflisten: 127.0.0.1:1\nlissten: x\n",
+			want: []string{"b.yaml:2:1: lissten: unknown key: … did you mean listen?"},
+		},
 		"unknown key deep in a rule": {
 			text: "rules:\n  - name: errors\n    scope: [machine]\n    failures: [transport]\n    trip: {consecutiv: 4}\n",
 			want: []string{"b.yaml:5:12: rules[0].trip.consecutiv: … did you mean consecutive?"},
