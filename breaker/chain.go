@@ -274,7 +274,7 @@ func (e *Engine) routeNow(ask RouteAsk) (Route, bool) {
 	if ch == nil {
 		return Route{}, false
 	}
-	e.recorded(inputOfRoute, ask)
+	e.recorded(&inputRoute{ask})
 	t := turn{e: e, ch: ch, ask: ask, avoided: make(map[string]bool)}
 	return t.route(), true
 }

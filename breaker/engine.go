@@ -775,7 +775,7 @@ func (e *Engine) releaseBy(p pass) (duplicate bool) {
 	if e.seen.heard(e.now, p.key()) {
 		return true
 	}
-	e.recorded(inputOfRelease, inputRelease{p})
+	e.recorded(&inputRelease{p})
 	e.seq++
 	e.settle(e.leaseOf(p))
 	if e.watch {
@@ -811,7 +811,7 @@ func (e *Engine) extendBy(p pass, timeout time.Duration) *lease {
 	if l == nil || l.Expired {
 		return nil
 	}
-	e.recorded(inputOfExtend, inputExtend{p, timeout})
+	e.recorded(&inputExtend{p, timeout})
 	timeout = min(max(timeout, 0), time.Duration(l.Max-l.Granted))
 	l.Deadline = max(l.Deadline, min(e.now+instant(timeout+LeaseMargin), l.Max))
 	e.seq++
@@ -846,7 +846,7 @@ func (e *Engine) controlNow(c Control) (*breaker, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.recorded(inputOfControl, c)
+	e.recorded(&inputControl{c})
 	ch := change{actor: c.Actor, detail: c.Reason, at: e.now}
 	until := instant(0)
 	if c.For > 0 {

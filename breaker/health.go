@@ -26,7 +26,7 @@ func (e *Engine) BootCheck(now time.Time, machine string, answered bool, detail 
 
 // bootCheck opens the reachability breakers of a machine that did not answer.
 func (e *Engine) bootCheck(machine, detail string) []string {
-	e.recorded(inputOfBootCheck, inputBootCheck{machine, detail})
+	e.recorded(&inputBootCheck{machine, detail})
 	labels := Labels{Machine: e.Canonical(Labels{Machine: machine}).Machine}
 	ch := change{
 		reason: ReasonBootCheck, detail: "the health check at the start was not answered", cause: Unreachable,
@@ -78,7 +78,7 @@ func (e *Engine) healthAnswered(machine string) bool {
 		}
 	}
 	if earlier {
-		e.recorded(inputOfHealth, inputHealth{machine})
+		e.recorded(&inputHealth{machine})
 		e.seq++
 	}
 	return earlier

@@ -13,8 +13,19 @@ import (
 type Inputs struct {
 	order    []inputAt
 	outcomes []inputOutcome
-	asks     []Ask
-	others   []any // RouteAsk, Control and the types below
+	asks     []inputAsk
+	others   []input // the rare ones
+}
+
+// input is a call that may have changed an engine.
+type input interface {
+	kind() inputKind
+	// redo makes the call again, at the engine's time.
+	redo(e *Engine)
+	// wire writes the input, and field reads one of its fields; the first, which is
+	// its time, is not among them.
+	wire(w *wire)
+	field(number protowire.Number, v unwired) error
 }
 
 // inputAt is one input: the next one of its kind, and when it was.
@@ -39,39 +50,37 @@ const (
 	inputOfRestart
 )
 
-type (
-	// inputOutcome is an outcome with what its permit says, whose text is left
-	// out.
-	inputOutcome struct {
-		Outcome
-		pass    pass
-		hasPass bool
+// rare is a new input of a rare kind, nil for any other kind.
+func (k inputKind) rare() input {
+	switch k {
+	case inputOfRoute:
+		return &inputRoute{}
+	case inputOfRelease:
+		return &inputRelease{}
+	case inputOfExtend:
+		return &inputExtend{}
+	case inputOfControl:
+		return &inputControl{}
+	case inputOfReconcile:
+		return &inputReconcile{}
+	case inputOfBootCheck:
+		return &inputBootCheck{}
+	case inputOfHealth:
+		return &inputHealth{}
+	case inputOfRestart:
+		return &inputRestart{}
 	}
-	inputRelease struct{ pass pass }
-	inputExtend  struct {
-		pass    pass
-		timeout time.Duration
-	}
-	inputReconcile struct {
-		key, actor string
-		applied    bool
-	}
-	// inputBootCheck is of a machine that did not answer.
-	inputBootCheck struct{ machine, detail string }
-	inputHealth    struct{ machine string }
-	// inputRestart is a Restore, with the counters that it began with: after a
-	// crash some numbers are left out.
-	inputRestart struct{ era, permits uint64 }
-)
+	return nil
+}
 
 // Len is how many there are.
 func (in *Inputs) Len() int { return len(in.order) }
 
 // recorded notes an input of a rare kind.
-func (e *Engine) recorded(kind inputKind, what any) {
+func (e *Engine) recorded(one input) {
 	if e.records {
-		e.inputs.order = append(e.inputs.order, inputAt{e.now, kind})
-		e.inputs.others = append(e.inputs.others, what)
+		e.inputs.order = append(e.inputs.order, inputAt{e.now, one.kind()})
+		e.inputs.others = append(e.inputs.others, one)
 	}
 }
 
@@ -83,7 +92,7 @@ func (in *Inputs) addOutcome(at instant, o *Outcome, p pass, hasPass bool) {
 
 func (in *Inputs) addAsk(at instant, ask *Ask) {
 	in.order = append(in.order, inputAt{at, inputOfAsk})
-	in.asks = append(in.asks, *ask)
+	in.asks = append(in.asks, inputAsk{*ask})
 }
 
 // emptied is the memory of inputs that nobody reads any more.
@@ -91,72 +100,45 @@ func (in *Inputs) emptied() Inputs {
 	return Inputs{emptied(in.order), emptied(in.outcomes), emptied(in.asks), emptied(in.others)}
 }
 
-// Redo makes calls again that another engine has recorded.
-func (e *Engine) Redo(in Inputs) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// each calls yield with every input and when it was, in their order.
+func (in *Inputs) each(yield func(inputAt, input) bool) {
 	outcomes, asks, others := in.outcomes, in.asks, in.others
 	for _, next := range in.order {
-		e.advanceTo(next.at)
+		var one input
 		switch next.kind {
 		case inputOfOutcome:
-			o := outcomes[0]
-			outcomes = outcomes[1:]
-			e.reportBy(&o.Outcome, &Verdict{}, o.pass, o.hasPass)
+			one, outcomes = &outcomes[0], outcomes[1:]
 		case inputOfAsk:
-			ask := asks[0]
-			asks = asks[1:]
-			e.askNow(&ask, &Grant{})
+			one, asks = &asks[0], asks[1:]
 		default:
-			e.redo(others[0])
-			others = others[1:]
+			one, others = others[0], others[1:]
+		}
+		if !yield(next, one) {
+			return
 		}
 	}
 }
 
-func (e *Engine) redo(other any) {
-	switch in := other.(type) {
-	case RouteAsk:
-		e.routeNow(in) // a chain that is gone routes nothing
-	case inputRelease:
-		e.releaseBy(in.pass)
-	case inputExtend:
-		e.extendBy(in.pass, in.timeout)
-	case Control:
-		e.controlNow(in)
-	case inputReconcile:
-		e.reconcileNow(in.key, in.applied, in.actor)
-	case inputBootCheck:
-		e.bootCheck(in.machine, in.detail)
-	case inputHealth:
-		e.healthAnswered(in.machine)
-	case inputRestart:
-		e.era, e.permits = max(e.era, in.era), max(e.permits, in.permits)
+// Redo makes calls again that another engine has recorded.
+func (e *Engine) Redo(in Inputs) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for next, one := range in.each {
+		e.advanceTo(next.at)
+		one.redo(e)
 	}
 }
 
 // AppendBinary appends the inputs. It never fails.
 func (in *Inputs) AppendBinary(to []byte) ([]byte, error) {
 	w := (*wire)(&to)
-	outcomes, asks, others := in.outcomes, in.asks, in.others
 	var before instant
-	for _, next := range in.order {
-		passed := int64(next.at - before)
-		before = next.at
+	for next, one := range in.each {
 		w.message(protowire.Number(next.kind), func(w *wire) {
-			w.int(1, passed)
-			switch next.kind {
-			case inputOfOutcome:
-				outcomes[0].wire(w)
-				outcomes = outcomes[1:]
-			case inputOfAsk:
-				asks[0].wire(w)
-				asks = asks[1:]
-			default:
-				wireOther(w, others[0])
-				others = others[1:]
-			}
+			w.int(1, int64(next.at-before))
+			one.wire(w)
 		})
+		before = next.at
 	}
 	return to, nil
 }
@@ -177,34 +159,45 @@ func (in *Inputs) UnmarshalBinary(data []byte) error {
 
 // unwire reads one input, whose time is told from the one before.
 func (in *Inputs) unwire(kind inputKind, data []byte, at *instant) error {
-	// fields reads those of an input, the first of which is its time.
-	fields := func(field func(protowire.Number, unwired) error) error {
-		return unwire(data, func(number protowire.Number, v unwired) error {
-			if number == 1 {
-				*at += v.at()
-				return nil
-			}
-			return field(number, v)
-		})
-	}
-	var err error
+	var one input
 	switch kind {
 	case inputOfOutcome:
 		in.outcomes = append(in.outcomes, inputOutcome{})
-		err = fields(in.outcomes[len(in.outcomes)-1].field)
+		one = &in.outcomes[len(in.outcomes)-1]
 	case inputOfAsk:
-		in.asks = append(in.asks, Ask{})
-		err = fields(in.asks[len(in.asks)-1].field)
+		in.asks = append(in.asks, inputAsk{})
+		one = &in.asks[len(in.asks)-1]
 	default:
-		var other any
-		if other, err = unwireOther(kind, fields); err == nil {
-			in.others = append(in.others, other)
+		if one = kind.rare(); one == nil {
+			return fmt.Errorf("kind %d: this version knows them up to %d", kind, inputOfRestart)
 		}
+		in.others = append(in.others, one)
 	}
+	err := unwire(data, func(number protowire.Number, v unwired) error {
+		if number == 1 {
+			*at += v.at()
+			return nil
+		}
+		return one.field(number, v)
+	})
 	if err == nil {
 		in.order = append(in.order, inputAt{*at, kind})
 	}
 	return err
+}
+
+// inputOutcome is an outcome with what its permit says, whose text is left out.
+type inputOutcome struct {
+	Outcome
+	pass    pass
+	hasPass bool
+}
+
+func (*inputOutcome) kind() inputKind { return inputOfOutcome }
+
+func (o *inputOutcome) redo(e *Engine) {
+	again := o.Outcome // whose labels are made canonical
+	e.reportBy(&again, &Verdict{}, o.pass, o.hasPass)
 }
 
 func (o *inputOutcome) wire(w *wire) {
@@ -231,17 +224,17 @@ func (o *inputOutcome) wire(w *wire) {
 	w.cause(23, o.Fallback.Cause)
 }
 
-func (o *inputOutcome) field(field protowire.Number, v unwired) (err error) {
-	switch field {
+func (o *inputOutcome) field(number protowire.Number, v unwired) (err error) {
+	switch number {
 	case 2, 3, 4, 5:
-		v.label(field, &o.Labels)
+		v.label(number, &o.Labels)
 	case 6:
 		o.Cause, err = v.cause()
 	case 7:
 		o.Duration = v.d()
 	case 8:
 		o.hasPass = true
-		err = o.pass.unwire(v.b)
+		err = unwire(v.b, o.pass.field)
 	case 9:
 		o.ID = v.text()
 	case 10:
@@ -276,24 +269,27 @@ func (o *inputOutcome) field(field protowire.Number, v unwired) (err error) {
 	return err
 }
 
-func (v unwired) served() (Served, error) {
-	if v.u >= uint64(len(servedNames)) {
-		return 0, fmt.Errorf("served number %d: this version knows them up to %d", v.u, len(servedNames)-1)
-	}
-	return Served(v.u), nil
+// inputAsk is a question whether a call may be made.
+type inputAsk struct{ Ask }
+
+func (*inputAsk) kind() inputKind { return inputOfAsk }
+
+func (a *inputAsk) redo(e *Engine) {
+	again := a.Ask // whose labels are made canonical
+	e.askNow(&again, &Grant{})
 }
 
-func (a *Ask) wire(w *wire) {
+func (a *inputAsk) wire(w *wire) {
 	w.labels(&a.Labels)
 	w.text(6, a.RequestID)
 	w.int(7, int64(a.Timeout))
 	w.text(8, a.IdempotencyKey)
 }
 
-func (a *Ask) field(field protowire.Number, v unwired) error {
-	switch field {
+func (a *inputAsk) field(number protowire.Number, v unwired) error {
+	switch number {
 	case 2, 3, 4, 5:
-		v.label(field, &a.Labels)
+		v.label(number, &a.Labels)
 	case 6:
 		a.RequestID = v.text()
 	case 7:
@@ -311,193 +307,237 @@ func (p pass) wire(w *wire) {
 	w.int(4, int64(p.at))
 }
 
-func (p *pass) unwire(data []byte) error {
-	return unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			p.probe = v.bool()
-		case 2:
-			p.era = v.u
-		case 3:
-			p.num = v.u
-		case 4:
-			p.at = v.at()
-		}
-		return nil
-	})
-}
-
-func wireOther(w *wire, other any) {
-	switch in := other.(type) {
-	case RouteAsk:
-		w.text(2, in.Agent)
-		w.text(3, in.Chain)
-		for _, t := range in.Tried {
-			w.message(4, func(w *wire) {
-				w.text(1, t.Machine)
-				w.text(2, t.Model)
-				w.cause(3, t.Cause)
-			})
-		}
-		w.text(5, in.RequestID)
-		w.int(6, int64(in.Timeout))
-		w.items(7, in.Tags)
-		w.int(8, int64(in.MinContext))
-		w.text(9, in.IdempotencyKey)
-	case inputRelease:
-		w.message(2, in.pass.wire)
-	case inputExtend:
-		w.message(2, in.pass.wire)
-		w.int(3, int64(in.timeout))
-	case Control:
-		w.text(2, in.Breaker)
-		w.text(3, string(in.Op))
-		w.int(4, int64(in.For))
-		w.text(5, in.Actor)
-		w.text(6, in.Reason)
-	case inputReconcile:
-		w.text(2, in.key)
-		w.bool(3, in.applied)
-		w.text(4, in.actor)
-	case inputBootCheck:
-		w.text(2, in.machine)
-		w.text(3, in.detail)
-	case inputHealth:
-		w.text(2, in.machine)
-	case inputRestart:
-		w.uint(2, in.era)
-		w.uint(3, in.permits)
+func (p *pass) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		p.probe = v.bool()
+	case 2:
+		p.era = v.u
+	case 3:
+		p.num = v.u
+	case 4:
+		p.at = v.at()
 	}
+	return nil
 }
 
-// unwireOther reads an input of a rare kind by its fields.
-func unwireOther(kind inputKind, fields func(func(protowire.Number, unwired) error) error) (any, error) {
-	switch kind {
-	case inputOfRoute:
-		var in RouteAsk
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				in.Agent = v.text()
-			case 3:
-				in.Chain = v.text()
-			case 4:
-				in.Tried = append(in.Tried, Tried{})
-				return in.Tried[len(in.Tried)-1].unwire(v.b)
-			case 5:
-				in.RequestID = v.text()
-			case 6:
-				in.Timeout = v.d()
-			case 7:
-				in.Tags = append(in.Tags, v.text())
-			case 8:
-				in.MinContext = int(v.int())
-			case 9:
-				in.IdempotencyKey = v.text()
-			}
-			return nil
+// inputRoute is a question which target of a chain to call.
+type inputRoute struct{ RouteAsk }
+
+func (*inputRoute) kind() inputKind { return inputOfRoute }
+
+func (r *inputRoute) redo(e *Engine) { e.routeNow(r.RouteAsk) } // a chain that is gone routes nothing
+
+func (r *inputRoute) wire(w *wire) {
+	w.text(2, r.Agent)
+	w.text(3, r.Chain)
+	for _, t := range r.Tried {
+		w.message(4, func(w *wire) {
+			w.text(1, t.Machine)
+			w.text(2, t.Model)
+			w.cause(3, t.Cause)
 		})
-		return in, err
-	case inputOfRelease:
-		var in inputRelease
-		err := fields(func(field protowire.Number, v unwired) error {
-			if field == 2 {
-				return in.pass.unwire(v.b)
-			}
-			return nil
-		})
-		return in, err
-	case inputOfExtend:
-		var in inputExtend
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				return in.pass.unwire(v.b)
-			case 3:
-				in.timeout = v.d()
-			}
-			return nil
-		})
-		return in, err
-	case inputOfControl:
-		var in Control
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				in.Breaker = v.text()
-			case 3:
-				in.Op = Op(v.text())
-			case 4:
-				in.For = v.d()
-			case 5:
-				in.Actor = v.text()
-			case 6:
-				in.Reason = v.text()
-			}
-			return nil
-		})
-		return in, err
-	case inputOfReconcile:
-		var in inputReconcile
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				in.key = v.text()
-			case 3:
-				in.applied = v.bool()
-			case 4:
-				in.actor = v.text()
-			}
-			return nil
-		})
-		return in, err
-	case inputOfBootCheck:
-		var in inputBootCheck
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				in.machine = v.text()
-			case 3:
-				in.detail = v.text()
-			}
-			return nil
-		})
-		return in, err
-	case inputOfHealth:
-		var in inputHealth
-		err := fields(func(field protowire.Number, v unwired) error {
-			if field == 2 {
-				in.machine = v.text()
-			}
-			return nil
-		})
-		return in, err
-	case inputOfRestart:
-		var in inputRestart
-		err := fields(func(field protowire.Number, v unwired) error {
-			switch field {
-			case 2:
-				in.era = v.u
-			case 3:
-				in.permits = v.u
-			}
-			return nil
-		})
-		return in, err
 	}
-	return nil, fmt.Errorf("kind %d: this version knows them up to %d", kind, inputOfRestart)
+	w.text(5, r.RequestID)
+	w.int(6, int64(r.Timeout))
+	w.items(7, r.Tags)
+	w.int(8, int64(r.MinContext))
+	w.text(9, r.IdempotencyKey)
 }
 
-func (t *Tried) unwire(data []byte) error {
-	return unwire(data, func(field protowire.Number, v unwired) (err error) {
-		switch field {
-		case 1:
-			t.Machine = v.text()
-		case 2:
-			t.Model = v.text()
-		case 3:
-			t.Cause, err = v.cause()
-		}
-		return err
-	})
+func (r *inputRoute) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		r.Agent = v.text()
+	case 3:
+		r.Chain = v.text()
+	case 4:
+		return unwireItem(&r.Tried, v, (*Tried).field)
+	case 5:
+		r.RequestID = v.text()
+	case 6:
+		r.Timeout = v.d()
+	case 7:
+		r.Tags = append(r.Tags, v.text())
+	case 8:
+		r.MinContext = int(v.int())
+	case 9:
+		r.IdempotencyKey = v.text()
+	}
+	return nil
+}
+
+func (t *Tried) field(number protowire.Number, v unwired) (err error) {
+	switch number {
+	case 1:
+		t.Machine = v.text()
+	case 2:
+		t.Model = v.text()
+	case 3:
+		t.Cause, err = v.cause()
+	}
+	return err
+}
+
+// inputRelease is a permit given back.
+type inputRelease struct{ pass pass }
+
+func (*inputRelease) kind() inputKind { return inputOfRelease }
+
+func (r *inputRelease) redo(e *Engine) { e.releaseBy(r.pass) }
+
+func (r *inputRelease) wire(w *wire) { w.message(2, r.pass.wire) }
+
+func (r *inputRelease) field(number protowire.Number, v unwired) error {
+	if number == 2 {
+		return unwire(v.b, r.pass.field)
+	}
+	return nil
+}
+
+// inputExtend is a lease that runs on.
+type inputExtend struct {
+	pass    pass
+	timeout time.Duration
+}
+
+func (*inputExtend) kind() inputKind { return inputOfExtend }
+
+func (x *inputExtend) redo(e *Engine) { e.extendBy(x.pass, x.timeout) }
+
+func (x *inputExtend) wire(w *wire) {
+	w.message(2, x.pass.wire)
+	w.int(3, int64(x.timeout))
+}
+
+func (x *inputExtend) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		return unwire(v.b, x.pass.field)
+	case 3:
+		x.timeout = v.d()
+	}
+	return nil
+}
+
+// inputControl is what a person puts on a breaker.
+type inputControl struct{ Control }
+
+func (*inputControl) kind() inputKind { return inputOfControl }
+
+func (c *inputControl) redo(e *Engine) { e.controlNow(c.Control) }
+
+func (c *inputControl) wire(w *wire) {
+	w.text(2, c.Breaker)
+	w.text(3, string(c.Op))
+	w.int(4, int64(c.For))
+	w.text(5, c.Actor)
+	w.text(6, c.Reason)
+}
+
+func (c *inputControl) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		c.Breaker = v.text()
+	case 3:
+		c.Op = Op(v.text())
+	case 4:
+		c.For = v.d()
+	case 5:
+		c.Actor = v.text()
+	case 6:
+		c.Reason = v.text()
+	}
+	return nil
+}
+
+// inputReconcile is what became of a write.
+type inputReconcile struct {
+	key, actor string
+	applied    bool
+}
+
+func (*inputReconcile) kind() inputKind { return inputOfReconcile }
+
+func (r *inputReconcile) redo(e *Engine) { e.reconcileNow(r.key, r.applied, r.actor) }
+
+func (r *inputReconcile) wire(w *wire) {
+	w.text(2, r.key)
+	w.bool(3, r.applied)
+	w.text(4, r.actor)
+}
+
+func (r *inputReconcile) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		r.key = v.text()
+	case 3:
+		r.applied = v.bool()
+	case 4:
+		r.actor = v.text()
+	}
+	return nil
+}
+
+// inputBootCheck is of a machine that did not answer.
+type inputBootCheck struct{ machine, detail string }
+
+func (*inputBootCheck) kind() inputKind { return inputOfBootCheck }
+
+func (c *inputBootCheck) redo(e *Engine) { e.bootCheck(c.machine, c.detail) }
+
+func (c *inputBootCheck) wire(w *wire) {
+	w.text(2, c.machine)
+	w.text(3, c.detail)
+}
+
+func (c *inputBootCheck) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		c.machine = v.text()
+	case 3:
+		c.detail = v.text()
+	}
+	return nil
+}
+
+// inputHealth is an answer that made a probe due earlier.
+type inputHealth struct{ machine string }
+
+func (*inputHealth) kind() inputKind { return inputOfHealth }
+
+func (h *inputHealth) redo(e *Engine) { e.healthAnswered(h.machine) }
+
+func (h *inputHealth) wire(w *wire) { w.text(2, h.machine) }
+
+func (h *inputHealth) field(number protowire.Number, v unwired) error {
+	if number == 2 {
+		h.machine = v.text()
+	}
+	return nil
+}
+
+// inputRestart is a Restore, with the counters that it began with: after a crash
+// some numbers are left out.
+type inputRestart struct{ era, permits uint64 }
+
+func (*inputRestart) kind() inputKind { return inputOfRestart }
+
+func (r *inputRestart) redo(e *Engine) {
+	e.era, e.permits = max(e.era, r.era), max(e.permits, r.permits)
+}
+
+func (r *inputRestart) wire(w *wire) {
+	w.uint(2, r.era)
+	w.uint(3, r.permits)
+}
+
+func (r *inputRestart) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 2:
+		r.era = v.u
+	case 3:
+		r.permits = v.u
+	}
+	return nil
 }

@@ -19,17 +19,17 @@ func everyInput() Inputs {
 			Served: ServedFallback, Fallback: Fallback{Machine: "mini", Model: "n", Cause: Refused}, HTTPStatus: 504, Error: "no answer", CostUSD: 0.25,
 			Write: true, IdempotencyKey: "order-7",
 		}, pass: p, hasPass: true}},
-		asks: []Ask{{Labels: Labels{Agent: "coder", Machine: "gpu", Model: "m", Provider: "lab"}, RequestID: "r1", Timeout: time.Minute, IdempotencyKey: "order-7"}},
-		others: []any{
-			RouteAsk{Agent: "coder", Chain: "code", Tried: []Tried{{Machine: "gpu", Model: "m", Cause: Timeout}}, RequestID: "r1", Timeout: time.Minute,
-				Tags: []string{"private", ""}, MinContext: 32768, IdempotencyKey: "order-7"},
-			inputRelease{p},
-			inputExtend{p, time.Minute},
-			Control{Breaker: "errors{machine=gpu,model=m}", Op: OpHoldOpen, For: time.Hour, Actor: "111", Reason: "new cable"},
-			inputReconcile{"order-7", "ops", true},
-			inputBootCheck{"gpu", "no answer"},
-			inputHealth{"gpu"},
-			inputRestart{4099, 12},
+		asks: []inputAsk{{Ask{Labels: Labels{Agent: "coder", Machine: "gpu", Model: "m", Provider: "lab"}, RequestID: "r1", Timeout: time.Minute, IdempotencyKey: "order-7"}}},
+		others: []input{
+			&inputRoute{RouteAsk{Agent: "coder", Chain: "code", Tried: []Tried{{Machine: "gpu", Model: "m", Cause: Timeout}}, RequestID: "r1", Timeout: time.Minute,
+				Tags: []string{"private", ""}, MinContext: 32768, IdempotencyKey: "order-7"}},
+			&inputRelease{p},
+			&inputExtend{p, time.Minute},
+			&inputControl{Control{Breaker: "errors{machine=gpu,model=m}", Op: OpHoldOpen, For: time.Hour, Actor: "111", Reason: "new cable"}},
+			&inputReconcile{"order-7", "ops", true},
+			&inputBootCheck{"gpu", "no answer"},
+			&inputHealth{"gpu"},
+			&inputRestart{4099, 12},
 		},
 	}
 	for kind := inputOfOutcome; kind <= inputOfRestart; kind++ {

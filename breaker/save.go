@@ -286,7 +286,7 @@ func (e *Engine) Restore(snap Snapshot) error {
 	}
 	e.now, e.era, e.permits = fromTime(clock.Now), clock.Era, clock.Permit
 	e.seq, e.drained = clock.Seq, clock.Seq
-	e.recorded(inputOfRestart, inputRestart{e.era, e.permits})
+	e.recorded(&inputRestart{e.era, e.permits})
 	for i := range snap.States {
 		s := snap.States[i].whole()
 		if s.Era > e.era {

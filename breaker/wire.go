@@ -102,6 +102,14 @@ func unwire(data []byte, field func(protowire.Number, unwired) error) error {
 	return nil
 }
 
+// unwireItem reads a message that is one of a list, by the fields of its type.
+func unwireItem[T any](list *[]T, v unwired, field func(*T, protowire.Number, unwired) error) error {
+	var one T
+	err := unwire(v.b, func(number protowire.Number, v unwired) error { return field(&one, number, v) })
+	*list = append(*list, one)
+	return err
+}
+
 // wireCauses are the causes by the number that they are stored under. New ones
 // go to the end.
 var wireCauses = [...]Cause{
@@ -133,6 +141,13 @@ func (v unwired) state() (State, error) {
 		return 0, fmt.Errorf("state number %d: this version knows them up to %d", v.u, len(stateNames)-1)
 	}
 	return State(v.u), nil
+}
+
+func (v unwired) served() (Served, error) {
+	if v.u >= uint64(len(servedNames)) {
+		return 0, fmt.Errorf("served number %d: this version knows them up to %d", v.u, len(servedNames)-1)
+	}
+	return Served(v.u), nil
 }
 
 func (w *wire) labels(l *Labels) {
@@ -261,14 +276,15 @@ func (s *Saved) UnmarshalBinary(data []byte) error {
 		case 12:
 			f.calls().Last = v.at()
 		case 13:
-			err = f.calls().unwire(v.b)
+			err = unwireItem(&f.calls().Runs, v, (*callRun).field)
 		case 14:
 			if f.Span == nil {
 				f.Span = &span{}
 			}
-			err = f.Span.unwire(v.b)
+			err = unwireItem(&f.Span.buckets, v, (*bucket).field)
 		case 15:
-			f.Last, err = unwireFailure(v.b)
+			f.Last = &LastFailure{}
+			err = unwire(v.b, f.Last.field)
 		case 16:
 			f.OpenedAt = v.at()
 		case 17:
@@ -284,7 +300,7 @@ func (s *Saved) UnmarshalBinary(data []byte) error {
 		case 22:
 			f.Probes = int(v.int())
 		case 23:
-			err = f.RunCauses.unwire(v.b)
+			err = unwireItem((*[]CauseCount)(&f.RunCauses), v, (*CauseCount).field)
 		case 24:
 			f.RunAgents = append(f.RunAgents, v.text())
 		case 25:
@@ -294,10 +310,10 @@ func (s *Saved) UnmarshalBinary(data []byte) error {
 		case 27:
 			f.Lost = int(v.int())
 		case 28:
-			f.Leases = append(f.Leases, lease{})
-			err = f.Leases[len(f.Leases)-1].unwire(v.b)
+			err = unwireItem(&f.Leases, v, (*lease).field)
 		case 29:
-			f.Override, err = unwireOverride(v.b)
+			f.Override = &override{}
+			err = unwire(v.b, f.Override.field)
 		case 30:
 			err = unwireReporter(&f.Agents, v.b)
 		case 31:
@@ -332,67 +348,54 @@ func (f *savedState) calls() *savedCalls {
 	return f.Calls
 }
 
-func (c *savedCalls) unwire(data []byte) error {
-	var run callRun
-	err := unwire(data, func(field protowire.Number, v unwired) (err error) {
-		switch field {
-		case 1:
-			run.N = int(v.u)
-		case 2:
-			run.Cause, err = v.cause()
-		case 3:
-			run.Agent = v.text()
-		case 4:
-			run.Model = v.text()
-		}
-		return err
-	})
-	c.Runs = append(c.Runs, run)
+func (r *callRun) field(number protowire.Number, v unwired) (err error) {
+	switch number {
+	case 1:
+		r.N = int(v.u)
+	case 2:
+		r.Cause, err = v.cause()
+	case 3:
+		r.Agent = v.text()
+	case 4:
+		r.Model = v.text()
+	}
 	return err
 }
 
-func (w *span) unwire(data []byte) error {
-	var b bucket
-	err := unwire(data, func(field protowire.Number, v unwired) (err error) {
-		switch field {
-		case 1:
-			b.Index = v.int()
-		case 2:
-			b.Calls = int(v.u)
-		case 3:
-			err = b.Failed.unwire(v.b)
-		case 4:
-			b.Agents = append(b.Agents, v.text())
-		case 5:
-			b.Models = append(b.Models, v.text())
-		}
-		return err
-	})
-	w.buckets = append(w.buckets, b)
+func (b *bucket) field(number protowire.Number, v unwired) (err error) {
+	switch number {
+	case 1:
+		b.Index = v.int()
+	case 2:
+		b.Calls = int(v.u)
+	case 3:
+		err = unwireItem((*[]CauseCount)(&b.Failed), v, (*CauseCount).field)
+	case 4:
+		b.Agents = append(b.Agents, v.text())
+	case 5:
+		b.Models = append(b.Models, v.text())
+	}
 	return err
 }
 
-func unwireFailure(data []byte) (*LastFailure, error) {
-	l := &LastFailure{}
-	return l, unwire(data, func(field protowire.Number, v unwired) (err error) {
-		switch field {
-		case 1:
-			l.At = v.at().time()
-		case 2:
-			l.Cause, err = v.cause()
-		case 3:
-			l.Agent = v.text()
-		case 4:
-			l.Model = v.text()
-		case 5:
-			l.Error = v.text()
-		case 6:
-			l.Status = int(v.int())
-		case 7:
-			l.Duration = v.d()
-		}
-		return err
-	})
+func (l *LastFailure) field(number protowire.Number, v unwired) (err error) {
+	switch number {
+	case 1:
+		l.At = v.at().time()
+	case 2:
+		l.Cause, err = v.cause()
+	case 3:
+		l.Agent = v.text()
+	case 4:
+		l.Model = v.text()
+	case 5:
+		l.Error = v.text()
+	case 6:
+		l.Status = int(v.int())
+	case 7:
+		l.Duration = v.d()
+	}
+	return err
 }
 
 func (l *lease) wire(w *wire) {
@@ -406,50 +409,48 @@ func (l *lease) wire(w *wire) {
 	w.bool(11, l.Expired)
 }
 
-func (l *lease) unwire(data []byte) error {
-	var of Labels
-	err := unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			l.Num = v.u
-		case 2, 3, 4, 5:
-			v.label(field, &of)
-		case 6:
-			l.Request = v.text()
-		case 7:
-			l.Era = v.u
-		case 8:
-			l.Granted = v.at()
-		case 9:
-			l.Deadline = v.at()
-		case 10:
-			l.Max = v.at()
-		case 11:
-			l.Expired = v.bool()
-		}
-		return nil
-	})
-	l.Agent, l.Machine, l.Model, l.Provider = of.Agent, of.Machine, of.Model, of.Provider
-	return err
+func (l *lease) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		l.Num = v.u
+	case 2:
+		l.Agent = v.text()
+	case 3:
+		l.Machine = v.text()
+	case 4:
+		l.Model = v.text()
+	case 5:
+		l.Provider = v.text()
+	case 6:
+		l.Request = v.text()
+	case 7:
+		l.Era = v.u
+	case 8:
+		l.Granted = v.at()
+	case 9:
+		l.Deadline = v.at()
+	case 10:
+		l.Max = v.at()
+	case 11:
+		l.Expired = v.bool()
+	}
+	return nil
 }
 
-func unwireOverride(data []byte) (*override, error) {
-	o := &override{}
-	return o, unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			o.Op = Op(v.text())
-		case 2:
-			o.Actor = v.text()
-		case 3:
-			o.Reason = v.text()
-		case 4:
-			o.Until = v.at()
-		case 5:
-			o.Over = v.bool()
-		}
-		return nil
-	})
+func (o *override) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		o.Op = Op(v.text())
+	case 2:
+		o.Actor = v.text()
+	case 3:
+		o.Reason = v.text()
+	case 4:
+		o.Until = v.at()
+	case 5:
+		o.Over = v.bool()
+	}
+	return nil
 }
 
 func (w *wire) tally(field protowire.Number, t tally) {
@@ -461,18 +462,13 @@ func (w *wire) tally(field protowire.Number, t tally) {
 	}
 }
 
-func (t *tally) unwire(data []byte) error {
-	var c CauseCount
-	err := unwire(data, func(field protowire.Number, v unwired) (err error) {
-		switch field {
-		case 1:
-			c.Cause, err = v.cause()
-		case 2:
-			c.N = int(v.u)
-		}
-		return err
-	})
-	*t = append(*t, c)
+func (c *CauseCount) field(number protowire.Number, v unwired) (err error) {
+	switch number {
+	case 1:
+		c.Cause, err = v.cause()
+	case 2:
+		c.N = int(v.u)
+	}
 	return err
 }
 
@@ -489,7 +485,8 @@ func (w *wire) reporters(field protowire.Number, at map[string]instant) {
 }
 
 func unwireReporter(to *map[string]instant, data []byte) error {
-	c, err := unwireContact(data)
+	var c contact
+	err := unwire(data, c.field)
 	if *to == nil {
 		*to = make(map[string]instant)
 	}
@@ -504,17 +501,14 @@ func (w *wire) contact(field protowire.Number, c contact) {
 	})
 }
 
-func unwireContact(data []byte) (c contact, err error) {
-	err = unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			c.Who = v.text()
-		case 2:
-			c.At = v.at()
-		}
-		return nil
-	})
-	return c, err
+func (c *contact) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		c.Who = v.text()
+	case 2:
+		c.At = v.at()
+	}
+	return nil
 }
 
 // AppendBinary appends the whole of it. It never fails.
@@ -563,22 +557,20 @@ func (l *Lately) UnmarshalBinary(data []byte) error {
 		case 4:
 			s.At = v.at()
 		case 5:
-			var m answerMinute
-			err = m.unwire(v.b)
-			s.Minutes = append(s.Minutes, m)
+			err = unwireItem(&s.Minutes, v, (*answerMinute).field)
 		case 6:
 			s.ColdFrom = v.at()
 		case 7:
-			err = appendContact(&s.Failed, v.b)
+			err = unwireItem(&s.Failed, v, (*contact).field)
 		case 8:
-			err = appendContact(&s.By, v.b)
+			err = unwireItem(&s.By, v, (*contact).field)
 		case 9:
 			s.Word = v.at()
 		case 10:
 			s.Returned = v.at()
 		case 11:
 			s.Permits = &savedPermits{}
-			err = s.Permits.unwire(v.b)
+			err = unwire(v.b, s.Permits.field)
 		}
 		return err
 	})
@@ -589,26 +581,18 @@ func (l *Lately) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-func appendContact(to *[]contact, data []byte) error {
-	c, err := unwireContact(data)
-	*to = append(*to, c)
-	return err
-}
-
-func (m *answerMinute) unwire(data []byte) error {
-	return unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			m.Index = int32(v.int())
-		case 2:
-			m.N = uint32(v.u)
-		case 3:
-			m.Fastest = v.d()
-		case 4:
-			m.Last = v.at()
-		}
-		return nil
-	})
+func (m *answerMinute) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		m.Index = int32(v.int())
+	case 2:
+		m.N = uint32(v.u)
+	case 3:
+		m.Fastest = v.d()
+	case 4:
+		m.Last = v.at()
+	}
+	return nil
 }
 
 func (p *savedPermits) wire(w *wire) {
@@ -622,23 +606,18 @@ func (p *savedPermits) wire(w *wire) {
 	w.float(4, p.Losts)
 }
 
-func (p *savedPermits) unwire(data []byte) error {
-	return unwire(data, func(field protowire.Number, v unwired) (err error) {
-		var s settled
-		switch field {
-		case 1:
-			err = s.unwire(v.b)
-			p.Out = append(p.Out, s)
-		case 2:
-			err = s.unwire(v.b)
-			p.Recent = append(p.Recent, s)
-		case 3:
-			p.Words = v.float()
-		case 4:
-			p.Losts = v.float()
-		}
-		return err
-	})
+func (p *savedPermits) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		return unwireItem(&p.Out, v, (*settled).field)
+	case 2:
+		return unwireItem(&p.Recent, v, (*settled).field)
+	case 3:
+		p.Words = v.float()
+	case 4:
+		p.Losts = v.float()
+	}
+	return nil
 }
 
 func (s *settled) wire(w *wire) {
@@ -653,28 +632,26 @@ func (s *settled) wire(w *wire) {
 	w.bool(9, s.Told)
 }
 
-func (s *settled) unwire(data []byte) error {
-	return unwire(data, func(field protowire.Number, v unwired) error {
-		switch field {
-		case 1:
-			s.Num = v.u
-		case 2:
-			s.Agent = v.text()
-		case 3:
-			s.Provider = v.text()
-		case 4:
-			s.Era = v.u
-		case 5:
-			s.Granted = v.at()
-		case 6:
-			s.Timeout = v.d()
-		case 7:
-			s.At = v.at()
-		case 8:
-			s.Lost = v.bool()
-		case 9:
-			s.Told = v.bool()
-		}
-		return nil
-	})
+func (s *settled) field(number protowire.Number, v unwired) error {
+	switch number {
+	case 1:
+		s.Num = v.u
+	case 2:
+		s.Agent = v.text()
+	case 3:
+		s.Provider = v.text()
+	case 4:
+		s.Era = v.u
+	case 5:
+		s.Granted = v.at()
+	case 6:
+		s.Timeout = v.d()
+	case 7:
+		s.At = v.at()
+	case 8:
+		s.Lost = v.bool()
+	case 9:
+		s.Told = v.bool()
+	}
+	return nil
 }

@@ -223,7 +223,7 @@ func (e *Engine) reconcileNow(key string, applied bool, actor string) (Write, er
 	default:
 		return *known, ErrWriteSettled
 	}
-	e.recorded(inputOfReconcile, inputReconcile{key, actor, applied})
+	e.recorded(&inputReconcile{key, actor, applied})
 	w := e.doubts.byKey[key]
 	w.State, w.SettledAt, w.SettledBy = state, e.now.time(), actor
 	e.doubts.fresh = append(e.doubts.fresh, w)
