@@ -921,7 +921,6 @@ func (c *Commands) auto(ctx context.Context, now time.Time, a asker, arg string)
 }
 
 func (c *Commands) control(ctx context.Context, now time.Time, a asker, control breaker.Control) {
-	_, seen := c.cfg.Engine.Breaker(now, control.Breaker)
 	v, seq, err := c.cfg.Engine.Control(now, control)
 	if err != nil {
 		c.say(ctx, now, a, "Not done: "+Escape(err.Error()))
@@ -929,7 +928,7 @@ func (c *Commands) control(ctx context.Context, now time.Time, a asker, control 
 	}
 	c.cfg.Log.Info("control by command", "op", control.Op, "breaker", control.Breaker, "user", a.user, "chat", a.chat)
 	text := c.row(v, now)
-	if !seen {
+	if v.Made {
 		text += "\nnothing has been heard yet of what it is about: is the name right?"
 	}
 	if !c.durable(ctx, seq) {

@@ -209,12 +209,17 @@ func (e *Engine) Canonical(l Labels) Labels {
 	return l
 }
 
-func (e *Engine) canonical(l *Labels) {
+// unalias puts a machine's name for its alias.
+func (e *Engine) unalias(l *Labels) {
 	if len(e.aliases) > 0 {
 		if name, ok := e.aliases[l.Machine]; ok {
 			l.Machine = name
 		}
 	}
+}
+
+func (e *Engine) canonical(l *Labels) {
+	e.unalias(l)
 	if l.Provider == "" {
 		l.Provider = l.Machine
 		if len(e.machines) > 0 {
@@ -827,11 +832,14 @@ func (e *Engine) Control(now time.Time, c Control) (View, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(now)
+	made := e.made
 	b, err := e.controlNow(c)
 	if err != nil {
 		return View{}, e.seq, err
 	}
-	return e.view(b), e.seq, nil
+	v := e.view(b)
+	v.Made = e.made != made
+	return v, e.seq, nil
 }
 
 // controlNow puts a control on a breaker at the engine's time.
@@ -898,9 +906,7 @@ func (e *Engine) named(name string) (*breaker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if machine, ok := e.aliases[labels.Machine]; ok {
-		labels.Machine = machine
-	}
+	e.unalias(&labels)
 	rules := e.byName[ruleName]
 	if len(rules) == 0 {
 		return nil, fmt.Errorf("breaker %q: unknown rule %q: known are %s", name, ruleName, strings.Join(e.ruleNames(), ", "))

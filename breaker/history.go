@@ -174,6 +174,9 @@ type View struct {
 	Probes    int          `json:"probes_failed,omitempty"`
 	Override  *Override    `json:"override,omitempty"`
 	Last      *LastFailure `json:"last_failure,omitempty"`
+	// Made is true where Control has just made the breaker: no call has been heard
+	// of that it counts, so its name may be mistyped.
+	Made bool `json:"-"`
 }
 
 // Override is a control in force.

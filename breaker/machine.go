@@ -159,7 +159,7 @@ func (b *breaker) held() Op {
 // lease.
 func (b *breaker) yieldsUntil(agent string) instant {
 	w := b.who
-	if w == nil || b.rule.Trip.Witnesses < 2 || agent != w.failedProber {
+	if w == nil || !b.rule.yields || agent != w.failedProber {
 		return 0
 	}
 	var until instant

@@ -426,8 +426,8 @@ func compile(r Rule) (*rule, error) {
 	c.ignore |= neutral
 	c.slow, c.slowFirst = c.fail.has(Slow), c.fail.has(SlowFirstToken)
 	c.measures = c.slow || c.slowFirst
-	c.watches = r.Trip.Witnesses > 1 || r.Trip.Models > 1
 	c.yields = r.Trip.Witnesses > 1
+	c.watches = c.yields || r.Trip.Models > 1
 	shortest := r.Cooldown.First
 	for _, d := range r.Cooldown.ByCause {
 		shortest = min(shortest, d)

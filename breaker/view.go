@@ -190,9 +190,7 @@ func (e *Engine) Breaker(now time.Time, name string) (View, bool) {
 	if err != nil {
 		return View{}, false
 	}
-	if machine, ok := e.aliases[labels.Machine]; ok {
-		labels.Machine = machine
-	}
+	e.unalias(&labels)
 	for _, r := range e.byName[rule] {
 		if b := r.find(&labels); b != nil && b.labels() == labels {
 			return e.view(b), true

@@ -182,15 +182,13 @@ func control(op breaker.Op) func(*Server, http.ResponseWriter, *http.Request) er
 			return invalid([]FieldError{{Path: "for_ms", Message: fmt.Sprintf("has no meaning for %s: leave it out", op)}})
 		}
 		now := s.Now()
-		name := r.PathValue("name")
-		_, seen := core.Engine.Breaker(now, name)
-		v, seq, err := core.Engine.Control(now, breaker.Control{Breaker: name, Op: op, For: in.hold, Actor: actor(r), Reason: scrub(in.reason)})
+		v, seq, err := core.Engine.Control(now, breaker.Control{Breaker: r.PathValue("name"), Op: op, For: in.hold, Actor: actor(r), Reason: scrub(in.reason)})
 		if err != nil {
 			return badName(err)
 		}
 		s.Log.Info("control", "op", string(op), "breaker", v.Name, "actor", actor(r), "for", in.hold)
 		body := ControlBody{BreakerBody: BreakerJSON(v, now), Durable: s.durable(r.Context(), core, seq)}
-		if !seen {
+		if v.Made {
 			body.Warnings = []Warning{{Path: "name", Message: unseen(core.Engine, now, v)}}
 		}
 		status := http.StatusOK
